@@ -1,0 +1,56 @@
+"""What ``accelctl probe`` does before anything is printed: scan, select, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from accelctl.accept.watched import scan
+from accelctl.model.finding import rank
+from accelctl.model.report import Report
+
+if TYPE_CHECKING:  # a plain probe needs none of them
+    from accelctl.accept.diff import Delta
+    from accelctl.accept.expect import Comparison
+
+
+def look(
+    root: str,
+    filters: Sequence[str] | None = None,
+    *,
+    allow_wake: bool = False,
+    kmsg: str | None = None,
+    expected: str | None = None,
+) -> tuple[Report, Comparison | None]:
+    """The report, cut down to what ``--device`` asks for, with the findings of ``--expect``. Filters and manifest are
+    checked before the machine is read, so that a typing error costs nothing."""
+    if filters:
+        from accelctl.probes.filters import parse_filters
+
+        parse_filters(filters)
+    if expected is None:
+        return _selected(scan(root, allow_wake=allow_wake, kmsg=kmsg), filters), None
+    from accelctl.accept import expect, manifest
+
+    wanted = manifest.load(expected)
+    report = scan(root, allow_wake=allow_wake, kmsg=kmsg)
+    compared = expect.compare(wanted, report)  # the whole machine: a device that is not asked for is not a missing one
+    report.findings += compared.findings
+    report.findings.sort(key=lambda one: (-rank(one.level), one.device or "", one.id, one.title))
+    return _selected(report, filters), compared
+
+
+def _selected(report: Report, filters: Sequence[str] | None) -> Report:
+    if not filters:
+        return report
+    from accelctl.accept.select import select
+
+    return select(report, filters)
+
+
+def difference(a: str, b: str, document: Any) -> Delta:
+    """Two looks compared; each a captured machine or a JSON document. ``document`` makes a document of a report."""
+    from accelctl.accept import diff
+
+    sides = [diff.load(path) if diff.is_document(path) else document(scan(path)) for path in (a, b)]
+    return diff.compare(sides[0], sides[1], (a, b))

@@ -1,0 +1,1 @@
+"""Qualcomm Adreno GPU (msm): probe reads its chip.toml without importing this package."""

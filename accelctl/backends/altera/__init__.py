@@ -1,0 +1,1 @@
+"""Intel / Altera FPGA card (DFL, OPAE): probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""AMD Radeon / Instinct GPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""AMD NPU (Ryzen AI, amdxdna): probe reads its chip.toml without importing this package."""

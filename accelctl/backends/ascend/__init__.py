@@ -1,0 +1,1 @@
+"""Huawei Ascend NPU: probe reads its chip.toml without importing this package."""

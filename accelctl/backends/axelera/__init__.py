@@ -1,0 +1,1 @@
+"""Axelera Metis / Europa AIPU: probe reads its chip.toml without importing this package."""

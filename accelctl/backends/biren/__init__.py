@@ -1,0 +1,1 @@
+"""Biren GPU: probe reads its chip.toml without importing this package."""

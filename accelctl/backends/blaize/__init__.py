@@ -1,0 +1,1 @@
+"""Blaize Xplorer: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Server management display: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""QEMU standard VGA (bochs): probe reads its chip.toml without importing this package."""

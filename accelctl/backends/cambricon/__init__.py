@@ -1,0 +1,1 @@
+"""Cambricon MLU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""QEMU Cirrus display: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""DEEPX DX-M1: probe reads its chip.toml without importing this package."""

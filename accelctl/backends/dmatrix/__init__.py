@@ -1,0 +1,1 @@
+"""d-Matrix Corsair: probe reads its chip.toml without importing this package."""

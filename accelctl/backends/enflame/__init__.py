@@ -1,0 +1,1 @@
+"""Enflame GCU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Arm Ethos-U NPU: probe reads its chip.toml without importing this package."""

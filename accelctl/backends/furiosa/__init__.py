@@ -1,0 +1,1 @@
+"""FuriosaAI NPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Glenfly Arise GPU: probe reads its chip.toml without importing this package."""

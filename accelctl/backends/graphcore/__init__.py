@@ -1,0 +1,1 @@
+"""Graphcore IPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Groq TSP / LPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Hailo AI processor: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Hygon DCU: probe reads its chip.toml without importing this package."""

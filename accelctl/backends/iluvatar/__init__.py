@@ -1,0 +1,1 @@
+"""Iluvatar CoreX GPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Intel GPU (i915, xe): probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Intel NPU (ivpu): probe reads its chip.toml without importing this package."""

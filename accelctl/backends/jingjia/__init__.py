@@ -1,0 +1,1 @@
+"""Jingjia Micro JM GPU: probe reads its chip.toml without importing this package."""

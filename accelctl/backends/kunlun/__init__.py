@@ -1,0 +1,1 @@
+"""Kunlunxin XPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Arm Mali GPU (panthor, panfrost, lima): probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""MemryX MX3: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""MetaX GPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Moore Threads GPU: probe reads its chip.toml without importing this package."""

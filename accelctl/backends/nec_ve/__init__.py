@@ -1,0 +1,1 @@
+"""NEC SX-Aurora Vector Engine: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""AWS Trainium / Inferentia (Neuron): probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""NextSilicon Maverick: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""NVIDIA GPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Imagination PowerVR GPU (pvr): probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Qualcomm Cloud AI accelerator (qaic): probe reads its chip.toml without importing this package."""

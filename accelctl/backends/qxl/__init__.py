@@ -1,0 +1,1 @@
+"""QEMU QXL display: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Rebellions NPU (ATOM, REBEL): probe reads its chip.toml without importing this package."""

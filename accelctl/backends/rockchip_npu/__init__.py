@@ -1,0 +1,1 @@
+"""Rockchip NPU (rocket, rknpu): probe reads its chip.toml without importing this package."""

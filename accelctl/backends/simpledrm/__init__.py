@@ -1,0 +1,1 @@
+"""Firmware framebuffer (simpledrm, efidrm, vesadrm): probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""Sophgo Sophon TPU card: probe reads its chip.toml without importing this package."""

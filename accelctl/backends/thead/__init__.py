@@ -1,0 +1,1 @@
+"""T-Head PPU: probe reads its chip.toml without importing this package."""

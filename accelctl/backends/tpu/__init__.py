@@ -1,0 +1,1 @@
+"""Google Cloud TPU: probe reads its chip.toml without importing this package."""

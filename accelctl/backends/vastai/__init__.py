@@ -1,0 +1,1 @@
+"""Vastai accelerator: probe reads its chip.toml without importing this package."""

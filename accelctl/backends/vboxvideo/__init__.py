@@ -1,0 +1,1 @@
+"""VirtualBox display: probe reads its chip.toml without importing this package."""

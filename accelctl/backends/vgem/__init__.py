@@ -1,0 +1,1 @@
+"""vgem, buffers without hardware: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""virtio GPU: probe reads its chip.toml without importing this package."""

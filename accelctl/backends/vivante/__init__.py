@@ -1,0 +1,1 @@
+"""Vivante GPU (etnaviv): probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""VMware SVGA virtual GPU: probe reads its chip.toml without importing this package."""

@@ -1,0 +1,1 @@
+"""XDX Computing GPU (Innosilicon): probe reads its chip.toml without importing this package."""

@@ -1,0 +1,144 @@
+"""The one list of files that may be opened, each with what reading it does to the machine.
+
+Reading is not harmless: debugfs ``amdgpu_gpu_recover`` resets the GPU, ``pcie_bw`` blocks for a second, a link-speed
+file wakes a card from D3cold. So nothing is opened that is not listed here or in a chip's ``[[attr]]`` rows, and no row
+can overrule :data:`NEVER`.
+
+The generic list is keyed by the file's name with digits folded to ``#``; sysfs names mean the same wherever they stand.
+"""
+
+from __future__ import annotations
+
+import re
+
+FREE, WAKES, BLOCKS, PRIVILEGED = "free", "wakes", "blocks", "privileged"
+EFFECTS = (FREE, WAKES, BLOCKS, PRIVILEGED)
+
+#: Names whose read or write acts on the hardware. Sources: kernel ABI documents of habanalabs, PCI, amdgpu; ROCm issue
+#: 616 (gpu_recover).
+NEVER = re.compile(
+    r"(^|/)(amdgpu_gpu_recover|\w+_reset|reset|force_reset\w*|remove|rescan|unbind|bind|new_id|remove_id|i915_wedged|error|eeprom|"
+    r"rom|xgmi_error|psp_vbflash|amdgpu_evict_vram|amdgpu_test_ib|(i915_)?forcewake_user|resource\d+(_wc)?|data)$"
+)
+#: debugfs is root's and full of triggers: files there are listed by full name only.
+DEBUGFS = "sys/kernel/debug/"
+
+_SYS_FREE = """
+ vendor device subsystem_vendor subsystem_device class revision uevent driver_override enable numa_node local_cpulist
+local_cpus boot_vga modalias resource irq msi_bus d#cold_allowed power_state reset_method sriov_totalvfs sriov_numvfs
+sriov_drivers_autoprobe sriov_vf_device aer_dev_correctable aer_dev_nonfatal aer_dev_fatal aer_rootport_total_err_cor
+aer_rootport_total_err_nonfatal aer_rootport_total_err_fatal ari_enabled dma_mask_bits consistent_dma_mask_bits
+runtime_status control runtime_active_time runtime_suspended_time runtime_usage runtime_enabled autosuspend_delay_ms
+dev name type version srcversion initstate coresize refcnt taint online possible has_cpu has_memory cpulist cpumap
+distance meminfo generation_id system_properties platform_id platform_rev gpu_id properties status modes enabled
+lockdown supported_modes product_name product_version sys_vendor board_vendor board_name bios_vendor bios_version
+bios_date chassis_type cap ecap max_seg_order compatible of_node model l#s_aspm l#_aspm clkpm policy dma_translation
+"""
+#: hwmon limits and labels are stored in the driver (Documentation/hwmon/sysfs-interface); inputs ask the chip.
+_HWMON = re.compile(r"^(temp|power|fan|in|freq|energy|curr|pwm|humidity)#(_([a-z_#]+))?$")
+_HWMON_FREE = frozenset({"label", "enable"})
+#: These go through PCI configuration space, and newer kernels wake the device for it (drivers/pci/pci-sysfs.c).
+_SYS_WAKES = "current_link_speed current_link_width max_link_speed max_link_width config resource#_resize"
+_SYS_PRIVILEGED = "physical_slot"
+
+#: Files outside sysfs, by full path with digits folded.
+_EXACT = {
+    "proc/cmdline", "proc/version", "proc/meminfo", "proc/cpuinfo", "proc/modules", "proc/mounts", "proc/devices",
+    "proc/misc", "proc/sys/kernel/osrelease", "proc/sys/kernel/tainted", "proc/sys/kernel/dmesg_restrict",
+    "proc/sys/kernel/perf_event_paranoid", "proc/sys/kernel/numa_balancing", "proc/sys/vm/overcommit_memory",
+    "proc/sys/vm/max_map_count", "proc/sys/vm/nr_hugepages", "proc/driver/nvidia/version", "proc/driver/nvidia/params",
+    "proc/driver/nvidia/registry", "proc/driver/nvidia/suspend_depth", "proc/self/status", "proc/self/cgroup",
+    "proc/self/limits", "proc/self/mountinfo", "proc/self/uid_map", "proc/self/gid_map",
+    "proc/#/wchan", "proc/#/stack", "proc/#/cgroup", "proc/#/comm", "proc/#/stat",
+    "proc/#/status", "proc/#/cmdline", "proc/#/environ", "proc/#/sched", "etc/group", "etc/passwd", "etc/os-release",
+    "usr/lib/os-release", "usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids", "usr/share/pci.ids",
+    "run/.containerenv", "dev/kmsg", "var/log/kern.log", "var/log/messages", "sys/fs/cgroup/devices/devices.list",
+    "sys/fs/cgroup/cgroup.controllers", "sys/fs/cgroup/memory.max", "accelctl-capture.json", "accelctl-kmsg.txt",
+}  # fmt: skip
+_PREFIXES: tuple[tuple[str, str], ...] = (
+    ("run/udev/data/", FREE),
+    ("sys/firmware/efi/efivars/SecureBoot-", FREE),
+    ("sys/firmware/efi/efivars/SetupMode-", FREE),
+)
+#: A module's own files. Its ``drivers`` links lead on to devices, whose files are no business of this rule.
+_MODULE = re.compile(r"sys/module/[^/]+/(parameters/)?[^/]+")
+
+_DIGITS = re.compile(r"\d+")
+
+
+def fold(name: str) -> str:
+    """Digits to ``#``: temp12_input and temp3_input are one kind of file."""
+    return _DIGITS.sub("#", name)
+
+
+class AllowList:
+    """Answers which effect opening a path has; None means that it is never opened."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = dict.fromkeys(_SYS_FREE.split(), FREE)
+        self._names.update(dict.fromkeys(_SYS_WAKES.split(), WAKES))
+        self._names.update(dict.fromkeys(_SYS_PRIVILEGED.split(), PRIVILEGED))
+        self._globs: list[tuple[re.Pattern[str], str]] = []
+        self._seen: set[tuple[str, str]] = set()
+
+    def add(self, glob: str, effect: str) -> None:
+        """Allow a chip's files: ``glob`` is matched against the end of a path in sysfs, from a folder border on, and
+        elsewhere against the whole path. ``*`` does not cross a folder border.
+        """
+        if effect not in EFFECTS:
+            raise ValueError(f"unknown effect {effect!r}")
+        if (glob, effect) not in self._seen:
+            self._seen.add((glob, effect))
+            self._globs.append((re.compile(rf"(?:sys/(?:.*/)?)?{_pattern(glob)}"), effect))
+
+    def effect(self, path: str) -> str | None:
+        """The side-effect class of opening ``path`` (below the root), or None."""
+        if ".." in path and ".." in path.split("/"):  # what it names depends on links: no rule can speak for it
+            return None
+        if ".." in path and ".." in path.split("/"):  # what is listed is listed by name, not by where a link leads
+            return None
+        name = path.rpartition("/")[2]
+        shape = fold(name)
+        if path.startswith("sys/"):
+            if NEVER.search(path) or path.startswith(DEBUGFS):
+                return None
+            known = self._names.get(shape) or _hwmon_effect(path, shape)
+            if known:
+                return known
+        elif shape in ("vendor", "device"):  # never a generic name outside sysfs
+            return None
+        return self._slow_path(path)
+
+    def _slow_path(self, path: str) -> str | None:
+        if fold(path) in _EXACT:
+            return FREE
+        for prefix, effect in _PREFIXES:
+            if path.startswith(prefix):
+                return effect
+        if _MODULE.fullmatch(path):
+            return FREE
+        if NEVER.search(path) or path.startswith("dev/"):  # no row opens a device node
+            return None
+        for pattern, effect in self._globs:
+            if pattern.fullmatch(path):
+                return effect
+        return None
+
+
+_WILD = re.compile(r"(\*|\?|\[!?[^\]]+\])")
+
+
+def _pattern(glob: str) -> str:
+    """A glob as a regular expression in which no wildcard crosses a folder border (fnmatch's do)."""
+    words = {"*": "[^/]*", "?": "[^/]"}
+    parts = _WILD.split(glob)  # every second part is a wildcard
+    wild = [words.get(part) or part.replace("[!", "[^/", 1) for part in parts[1::2]]
+    plain = [re.escape(part) for part in parts[::2]]
+    return "".join(a + b for a, b in zip(plain, [*wild, ""], strict=True))
+
+
+def _hwmon_effect(path: str, shape: str) -> str | None:
+    match = _HWMON.match(shape)
+    if match is None or "/hwmon" not in path:
+        return None
+    return FREE if match.group(3) in _HWMON_FREE else WAKES

@@ -1,0 +1,43 @@
+"""One accelerator: its identity and a flat tree of Readings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from accelctl.model.reading import Reading
+
+#: What a Device is. ``display`` are functions of a display class that compute nothing (BMC and emulator cards).
+KINDS = ("physical", "vf", "partition", "virtual", "display")
+
+
+@dataclass
+class Device:
+    """A device with facts keyed by "/"-separated pointers (``link/current_speed_gts``), which are JSON pointers below
+    the device.
+
+    ``id`` is the PCI address for PCI functions, else ``platform:NAME`` or ``drm:NODE``: stable across boots, unlike
+    node numbers. ``parent`` is the physical function of a VF or the whole of a partition. ``chip`` is the room in
+    backends/ that knows it.
+    """
+
+    id: str
+    kind: str
+    path: str
+    parent: str | None = None
+    chip: str | None = None
+    facts: dict[str, Reading] = field(default_factory=dict)
+
+    def value(self, key: str) -> Any:
+        """The value of a fact, None where it is absent or was never asked for."""
+        reading = self.facts.get(key)
+        return None if reading is None else reading.value
+
+    def reading(self, key: str) -> Reading | None:
+        """The fact with its evidence."""
+        return self.facts.get(key)
+
+    def under(self, prefix: str) -> dict[str, Reading]:
+        """All facts below a pointer prefix, by full key, in key order of insertion."""
+        prefix = prefix.rstrip("/") + "/"
+        return {key: reading for key, reading in self.facts.items() if key.startswith(prefix)}

@@ -1,0 +1,78 @@
+"""What ``accelctl probe`` prints: one place that chooses between text, lines and JSON, and writes files it is told
+to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from accelctl.errors import UsageError
+from accelctl.model.reading import Reading
+from accelctl.model.report import Report
+from accelctl.render import term
+
+if TYPE_CHECKING:
+    from accelctl.accept.diff import Delta
+    from accelctl.accept.expect import Comparison
+
+
+def show(
+    report: Report, compared: Comparison | None, *, as_json: bool = False, evidence: bool = True, brief: bool = False
+) -> None:
+    """Print a report."""
+    if as_json:
+        from accelctl.render.delta import comparison_document
+        from accelctl.render.document import document, dumps
+
+        expected = comparison_document(compared) if compared is not None else None
+        term.emit(dumps(document(report, evidence=evidence, expected=expected)))
+    elif brief:
+        from accelctl.render.brief import brief_text
+
+        text = brief_text(report, term.current())
+        if text:
+            term.emit(text)
+    else:
+        from accelctl.render.text import report_text
+
+        term.emit(report_text(report, term.current(), compared))
+
+
+def show_delta(delta: Delta, *, as_json: bool = False) -> None:
+    """Print what ``--diff`` found."""
+    from accelctl.render import delta as view
+    from accelctl.render.document import dumps
+
+    term.emit(dumps(view.delta_document(delta)) if as_json else view.delta_text(delta, term.current()))
+
+
+def show_why(owner: str, facts: Mapping[str, Reading], *, as_json: bool = False) -> None:
+    """Print the answer to ``--why``."""
+    from accelctl.render import why as view
+    from accelctl.render.document import dumps
+
+    term.emit(dumps(view.why_document(owner, facts)) if as_json else view.why_text(owner, facts, term.current()))
+
+
+def write(file: str, text: str, *, replace: bool = True) -> None:
+    """Write a file that the user named; "-" is standard output. Without ``replace`` an existing file is not touched."""
+    if file == "-":
+        term.emit(text)
+        return
+    try:
+        with open(file, "w" if replace else "x", encoding="utf-8") as target:
+            target.write(text)
+    except FileExistsError:
+        raise UsageError(
+            f"{file}: there is such a file already", f"use - and a redirection to replace it: - > {file}"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written ({(error.strerror or str(error)).lower()})") from None
+
+
+def emit_bytes(data: bytes) -> None:
+    """Binary data to standard output."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,68 @@
+"""What all tests share: a marker by folder, a clean environment, and the folder with captured machines."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+DECIDING = (
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "COLORTERM",
+    "PYTHONIOENCODING",
+    "PYTHONUTF8",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+)
+"""Variables of the person who runs the tests that would change outputs."""
+
+KEPT = ("ACCELCTL_SHARED", "ACCELCTL_STRICT")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Property tests have no time limit per example: on a loaded machine it only makes noise.
+
+    A mistake in a rule fails the test instead of becoming a finding.
+    """
+    os.environ["ACCELCTL_STRICT"] = "1"
+    try:
+        from hypothesis import settings
+    except ImportError:
+        return
+    settings.register_profile("accelctl", deadline=None, print_blob=True)
+    settings.load_profile("accelctl")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test gets the marker of the folder below tests/ that it lies in."""
+    tests = ROOT / "tests"
+    for item in items:
+        folder = item.path.relative_to(tests).parts[0]
+        if (tests / folder).is_dir():
+            item.add_marker(folder)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Width pinned to 80 columns, and nothing from the environment that decides about output."""
+    for name in [*DECIDING, *(n for n in os.environ if n.startswith("ACCELCTL_") and n not in KEPT)]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def shared_folder() -> Path:
+    """Where captured machines and tables lie beside a checkout; it need not be there."""
+    named = os.environ.get("ACCELCTL_SHARED")
+    return Path(named) if named else ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with captured machines and tables that lies beside a checkout, or a loud skip."""
+    folder = shared_folder()
+    if not folder.is_dir():
+        pytest.skip(f"no folder {folder} (set ACCELCTL_SHARED to the folder that holds machines/ and errors/)")
+    return folder

@@ -1,0 +1,1 @@
+"""Tests on two real kernels booted in QEMU; `README.md` beside this file says how."""

@@ -1,0 +1,23 @@
+"""hal.udev gives what libudev gives, on a real kernel, without a udevd and with one."""
+
+from __future__ import annotations
+
+from tests.oracles.udev_oracle import compare
+
+from .helpers import Udevd
+
+
+def test_without_udevd_equal_to_pyudev() -> None:
+    verdict = compare()
+    assert verdict.differences == []
+    assert verdict.devices > 100
+    assert verdict.properties > 500
+
+
+def test_with_udevd_equal_to_pyudev() -> None:
+    with Udevd() as udevd:
+        udevd.udevadm("trigger", "--action=add")
+        udevd.settle()
+        verdict = compare()
+    assert verdict.differences == []
+    assert verdict.devices > 100

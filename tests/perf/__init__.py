@@ -1,0 +1,1 @@
+"""Measurements: `make bench`. Only ratios within one run count; milliseconds depend on the machine."""

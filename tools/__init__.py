@@ -1,0 +1,1 @@
+"""Developer scripts: what the Makefile runs. None of it is installed with accelctl."""
