@@ -254,18 +254,21 @@ KINDS: dict[str, Kind] = {
 """kind -> what it is. The names are shared by all commands; `explain` maps vendor codes onto them."""
 
 ABSENCES: dict[str, tuple[str, str]] = {
-    "no_node": ("no_device", "the device has no such node or file on this machine"),
+    "no_node": ("no_device", "the device node does not exist"),
     "no_driver": ("no_device", "no driver is bound that would provide it"),
-    "no_permission": ("permission", "it is there, but this user may not read it"),
-    "hidden_by_container": ("no_device", "it is there on the host, but was not given to this container"),
-    "asleep": ("not_ready", "reading it would wake the device from runtime suspend"),
-    "kernel_too_old": ("not_supported", "the running kernel does not have it yet"),
-    "not_offered": ("not_supported", "the bound driver does not offer it"),
-    "not_captured": ("not_found", "the captured tree does not hold it"),
-    "timed_out": ("timeout", "reading it did not end within the deadline"),
+    "no_permission": ("permission", "this process may not read it"),
+    "hidden_by_container": ("no_device", "the container does not show it"),
+    "asleep": ("not_ready", "reading it would wake a sleeping device"),
+    "costly": ("not_ready", "reading it blocks for a noticeable time, so it is only read when asked for"),
+    "kernel_too_old": ("not_supported", "this kernel does not provide it yet"),
+    "not_offered": ("not_supported", "the driver does not provide it"),
+    "not_captured": ("not_found", "the captured machine does not contain it"),
+    "empty": ("not_supported", "the file is there but holds no value"),
+    "timed_out": ("timeout", "reading it did not come back within the deadline"),
     "unreadable": ("os_error", "reading it failed"),
-    "malformed": ("internal", "it was read, but its text has no meaning accelctl knows"),
-    "not_applicable": ("not_supported", "it makes no sense for this kind of device"),
+    "malformed": ("internal", "the text read is not what this file should hold"),
+    "not_applicable": ("not_supported", "it has no meaning for this device"),
+    "not_allowed": ("permission", "it is not on the list of files that may be opened"),
 }
 """Why a reading has no value: reason -> (kind, meaning). model.reading.Absence uses these reasons and no others."""
 

@@ -25,6 +25,8 @@ _KEY = re.compile(r"[a-z0-9_*]{1,60}(/[a-z0-9_*]{1,60}){0,5}")
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _ID, _CLASS = re.compile(r"0x[0-9a-fA-F]{4}"), re.compile(r"0x[0-9a-fA-F]{1,6}")
+_GROUP = re.compile(r"\((?:\?(?:P<\w+>|[a-z]+:?|[:=!]|<[=!]))?([^()]*)\)([*+]|\{\d*,?\d*\})?")
+_MANY = re.compile(r"[*+{]")
 _LONGEST = 200
 
 
@@ -44,13 +46,28 @@ def _path(*below: str) -> Check:
 
 
 def _pattern(value: Any) -> bool:
-    """A pattern with one group. One that never ends is caught by the deadline of the reader child, with its file."""
-    if not isinstance(value, str) or len(value) > _LONGEST:
+    """A short pattern with one group that cannot match for ever."""
+    if not isinstance(value, str) or len(value) > _LONGEST or explodes(value):
         return False
     try:
         return re.compile(value).groups == 1
     except (re.error, OverflowError):
         return False
+
+
+def explodes(pattern: str) -> bool:
+    """May matching take exponential time? True for a repeated group that holds a choice or a repetition.
+
+    A group that begins with a separator is let through, because that is how versions are written: ``\\d+(?:\\.\\d+)+``.
+    """
+    text = re.sub(r"\\[.\-_/: ]", "-", pattern)
+    text = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "x", text)
+    while group := _GROUP.search(text):
+        body, repeated = group[1], group[2] is not None
+        if repeated and ("|" in body or (_MANY.search(body) and not body.startswith("-"))):
+            return True
+        text = text[: group.start()] + ("x+" if repeated else body) + text[group.end() :]
+    return False
 
 
 def _fields(value: Any) -> bool:

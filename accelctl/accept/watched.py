@@ -103,7 +103,8 @@ def _finding(report: Report, one: Stuck, deadline_s: float) -> Finding:
         key=lambda device: len(device.path),
         default=None,
     )
-    state = "waits in the kernel and cannot be ended" if one.state.startswith("D") else f"ended: {one.state}"
+    waits = {"D": "waits in the kernel and cannot be ended", "S": "was asleep in it", "R": "was busy in it"}
+    state = waits.get(one.state, f"died: {one.state}")
     where = f", in {one.wchan}" if one.wchan else ""
     return Finding(
         "HANG-READ",

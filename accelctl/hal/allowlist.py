@@ -78,6 +78,7 @@ class AllowList:
         self._names: dict[str, str] = dict.fromkeys(_SYS_FREE.split(), FREE)
         self._names.update(dict.fromkeys(_SYS_WAKES.split(), WAKES))
         self._names.update(dict.fromkeys(_SYS_PRIVILEGED.split(), PRIVILEGED))
+        self._quick: dict[str, str] = {}
         self._globs: list[tuple[re.Pattern[str], str]] = []
         self._seen: set[tuple[str, str]] = set()
 
@@ -95,19 +96,24 @@ class AllowList:
         """The side-effect class of opening ``path`` (below the root), or None."""
         if ".." in path and ".." in path.split("/"):  # what it names depends on links: no rule can speak for it
             return None
-        if ".." in path and ".." in path.split("/"):  # what is listed is listed by name, not by where a link leads
-            return None
+        if not path.startswith("sys/"):
+            return self._slow_path(path)
         name = path.rpartition("/")[2]
-        shape = fold(name)
-        if path.startswith("sys/"):
-            if NEVER.search(path) or path.startswith(DEBUGFS):
-                return None
-            known = self._names.get(shape) or _hwmon_effect(path, shape)
-            if known:
-                return known
-        elif shape in ("vendor", "device"):  # never a generic name outside sysfs
+        known = self._quick.get(name)
+        if known is None or path.startswith(DEBUGFS):
+            return self._sysfs(path, name)
+        return known
+
+    def _sysfs(self, path: str, name: str) -> str | None:
+        """The rules for sysfs; what depends on the file's name alone is remembered by name."""
+        if NEVER.search(path) or path.startswith(DEBUGFS):
             return None
-        return self._slow_path(path)
+        shape = fold(name)
+        known = self._names.get(shape)
+        if known is not None:
+            self._quick[name] = known
+            return known
+        return _hwmon_effect(path, shape) or self._slow_path(path)
 
     def _slow_path(self, path: str) -> str | None:
         if fold(path) in _EXACT:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat as modes
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from accelctl.hal.manifest import Process
@@ -187,14 +187,24 @@ def _text(folder: int, name: str) -> str:
 def _nodes_of(folder: int, nodes: Mapping[tuple[int, int], str]) -> dict[str, int]:
     """Node -> number of descriptors of one process; raises PermissionError where they may not be listed."""
     counts: dict[str, int] = {}
-    total = _count("fd", folder, nodes, counts)
-    if total == 0 and parse_stat(_text(folder, "stat")).state == "Z":
+    try:
+        if _count("fd", folder, nodes, counts):
+            return counts
+    except PermissionError:  # also of one's own zombie: it has no memory any more that would say whose it is
+        if not _is_zombie(folder):
+            raise
+    if _is_zombie(folder):
         # The first thread has ended while others run on; the table of open files is found with them only.
         with _opened("task", folder) as tasks:
             for tid in os.listdir(tasks):
-                if _count(f"{tid}/fd", tasks, nodes, counts):
-                    break
+                with suppress(PermissionError):
+                    if _count(f"{tid}/fd", tasks, nodes, counts):
+                        break
     return counts
+
+
+def _is_zombie(folder: int) -> bool:
+    return parse_stat(_text(folder, "stat")).state == "Z"
 
 
 def _count(path: str, folder: int, nodes: Mapping[tuple[int, int], str], counts: dict[str, int]) -> int:

@@ -209,6 +209,8 @@ class SysRoot:
 
     def _touch(self, path: str) -> None:
         """Say which path comes next, and refuse one that hung before."""
+        if "\0" in path:  # no name holds one, and Python would refuse the call itself
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if self.slot is not None:
             self.slot.enter(path)
         if path in self.quarantine:
@@ -268,6 +270,8 @@ def open_root(spec: str, *, allow_wake: bool = False) -> SysRoot:
     tree: Tree
     if os.path.isdir(spec):
         tree = DirTree(spec)
+        if not any(os.path.lexists(os.path.join(spec, name)) for name in ("sys", "proc", "dev", MANIFEST)):
+            raise UsageError(f"{spec}: holds neither sys nor proc nor dev, so it is no captured machine")
     elif os.path.isfile(spec):
         from accelctl.hal.archive import read_archive
 

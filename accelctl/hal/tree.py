@@ -241,7 +241,11 @@ class DirTree(ConfinedTree):
 
     def stat(self, path: str) -> NodeStat:
         """stat(2) of what is there."""
-        return node_stat(self._prefix + self.resolve(path), follow=False)
+        folder, _, name = path.rpartition("/")
+        if name in ("", ".", "..") or "\0" in name:
+            return node_stat(self._prefix + self.resolve(path), follow=False)
+        found = node_stat(f"{self._prefix}{self.folder(folder)}/{name}", follow=False)
+        return node_stat(self._prefix + self.resolve(path), follow=False) if found.kind == "l" else found
 
 
 class MemoryTree(ConfinedTree):

@@ -9,29 +9,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from accelctl import errors
+
 #: Stable facts are equal on equal machines and at every run; volatile ones change by themselves; identities tell equal
 #: machines apart.
 STABLE, VOLATILE, IDENTITY = "stable", "volatile", "identity"
 SCOPES = (STABLE, VOLATILE, IDENTITY)
 
-#: The vocabulary of absences: why a fact is missing. ``accelctl.errors`` maps each to an error kind.
-ABSENCES: dict[str, str] = {
-    "no_node": "the device node does not exist",
-    "no_driver": "no driver is bound that would provide it",
-    "no_permission": "this process may not read it",
-    "hidden_by_container": "the container does not show it",
-    "asleep": "reading it would wake a sleeping device",
-    "costly": "reading it blocks for a noticeable time, so it is only read when asked for",
-    "kernel_too_old": "this kernel does not provide it yet",
-    "not_offered": "the driver does not provide it",
-    "not_captured": "the captured machine does not contain it",
-    "empty": "the file is there but holds no value",
-    "timed_out": "reading it did not come back within the deadline",
-    "unreadable": "reading it failed",
-    "malformed": "the text read is not what this file should hold",
-    "not_applicable": "it has no meaning for this device",
-    "not_allowed": "it is not on the list of files that may be opened",
-}
+#: The vocabulary of absences: why a fact is missing, in words. The table itself stands with the error kinds.
+ABSENCES: dict[str, str] = {reason: meaning for reason, (_, meaning) in errors.ABSENCES.items()}
 
 
 class Absence(NamedTuple):

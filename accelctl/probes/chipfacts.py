@@ -17,6 +17,7 @@ from accelctl.model.reading import STABLE, Absence, Reading, absent
 from accelctl.probes.context import Scan
 
 _MAX_MATCHES = 4096
+_VERSION_FILE = 4096  # bytes: a stranger's pattern is matched against it
 
 
 @lru_cache(maxsize=1024)
@@ -47,7 +48,7 @@ def describe_rooms(scan: Scan, rooms: list[Room]) -> None:
 
 
 def _version(scan: Scan, room: Room, row: Row) -> None:
-    text = scan.root.text(row["file"])
+    text = scan.root.text(row["file"], limit=_VERSION_FILE)
     match = re.search(row["pattern"], text or "", re.MULTILINE)
     if match is not None and match.groups():
         slug = re.sub(r"[^a-z0-9]+", "_", row["what"].lower()).strip("_")
@@ -61,20 +62,20 @@ def describe(scan: Scan, device: Device) -> None:
         return
     names: dict[str, list[str]] = {}
     driver = device.value("driver")
+    here = set(names.setdefault(device.path, scan.root.listdir(device.path)))
     for row in room.table("attr"):
         if "driver" in row and driver is not None and row["driver"] != driver:
             continue
-        matches = _expand(scan, device.path, row["path"], names)
-        for path, stars in matches:
-            _read(scan, device.facts, row, path, _key(row["key"], stars))
-        if not matches and "*" not in row["path"]:
-            gap = absent(
-                f"{device.path}/{row['path']}",
-                scan.root.why_missing,
-                unit=row.get("unit"),
-                scope=row.get("scope", STABLE),
+        path, key = row["path"], row["key"]
+        first = path.partition("/")[0]
+        matches = _expand(scan, device.path, path, names) if first in here or "*" in first else []
+        for found, stars in matches:
+            _read(scan, device.facts, row, found, _key(key, stars))
+        if not matches and key not in device.facts and "*" not in path:
+            missing = Absence(scan.root.why_missing, "ENOENT")
+            device.facts[key] = Reading(
+                None, f"{device.path}/{path}", None, row.get("unit"), missing, row.get("scope", STABLE)
             )
-            device.facts.setdefault(row["key"], gap)
     for row in room.table("proc"):
         path = row["path"].replace("{bdf}", device.id).replace("{index}", _index(device))
         if "{" in row["path"] and scan.root.exists(path):

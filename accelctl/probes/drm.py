@@ -39,11 +39,8 @@ def _join(scan: Scan, link: str, name: str) -> None:
 
 def _parent(scan: Scan, path: str) -> str:
     """The folder of the hardware: ``device`` of the minor, one level up for virtio."""
-    parent = (
-        scan.root.resolve(f"{path}/device")
-        if scan.root.exists(f"{path}/device")
-        else path.rpartition("/drm/")[0] or path
-    )
+    link = scan.root.resolve(f"{path}/device")
+    parent = link if link != f"{path}/device" else path.rpartition("/drm/")[0] or path
     if _VIRTIO.match(parent.rpartition("/")[2]):
         return parent.rpartition("/")[0]
     return parent

@@ -227,7 +227,8 @@ def log_classifier(root: SysRoot, rooms: Iterable[Room]) -> Classifier:
     def classify(line: str) -> tuple[str, str | None, str, str] | None:
         text = "\n".join((*before, line))
         before.append(line)
-        context = RuleContext(root, Report(root.tree.name, root.live, devices=devices), directory, _Line("kernel log", text))
+        report = Report(root.tree.name, root.live, devices=devices)
+        context = RuleContext(root, report, directory, _Line("kernel log", text))
         for worst in engine.run(context, rules):
             if any(entry.raw and entry.raw.rpartition("\n")[2].strip() in line for entry in worst.evidence):
                 return worst.id, worst.device, worst.level, worst.title

@@ -137,10 +137,10 @@ def _group(page: Page, report: Report, group: Sequence[Device]) -> None:
     header = ["#", "device", "health", *differing]
     rows: list[list[Line]] = []
     for device in group:
-        own = found[device.id]
-        cellsof = [own[one].short if one in own else _ABSENT_CELL.get(one, (Span("-"),)) for one in differing]
+        mine = found[device.id]
+        values = [mine[one].short if one in mine else _ABSENT_CELL.get(one, (Span("-"),)) for one in differing]
         number = (Span(_number(report, device), "dim"),)
-        rows.append([number, (Span(device.id, "bold"),), (_badge(page, report, device),), *cellsof])
+        rows.append([number, (Span(device.id, "bold"),), (_badge(page, report, device),), *values])
     page.table(header, rows, indent=INDENT, keys=2)
     if any(
         label == "link" and any(span.text.endswith(" *") for row in rows for cell in row for span in cell)

@@ -90,7 +90,7 @@ def _closing(page: Page, report: Report) -> None:
     if total or groups:  # else it was said at the top
         page.flow((Span(f"{lead}: " if groups else lead, "bold"),), sentence(groups), comma="")
     for words, command in not_evaluated(report):
-        page.flow((Span(words, "warn"),), [])
+        page.flow((), [(Span(words, "warn"),)])
         page.line(Span(command, "command"), indent=2)
     if report.findings:
         page.line(

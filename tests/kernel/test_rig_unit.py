@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .rig import __main__ as rig_main
 from .rig import cache, kernels, modules, packages, run, sources, udev
 from .rig.cpio import Initramfs
 from .rig.errors import RigError
@@ -157,7 +158,7 @@ def test_recipe_follows_every_ingredient(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(set(before)) == 3
     (tmp_path / "debug.config").write_text("CONFIG_A=n\n")
     (tmp_path / "init.sh").write_text("#!/bin/sh \n")
-    monkeypatch.setattr(cache, "STOCK_MODULES", (*cache.STOCK_MODULES, "other"))
+    monkeypatch.setattr(cache, "DEVICE_MODULES", (*cache.DEVICE_MODULES, "other"))
     after = cache.recipe("stock"), cache.recipe("debug"), cache.initrd_name(b"busybox")
     assert not set(before) & set(after)
     assert cache.initrd_name(b"other busybox") != after[2]
@@ -262,6 +263,14 @@ def test_results_are_folded_and_a_crash_leaves_its_test_unfinished() -> None:
         "died": ("unfinished", ""),
     }
     assert tests["good"].seconds == 1.5
+
+
+def test_what_follows_two_dashes_is_pytests() -> None:
+    assert rig_main.split(["run", "stock", "--results", "x", "--", "-k", "a", "--", "b"]) == (
+        ["run", "stock", "--results", "x"],
+        ["-k", "a", "--", "b"],
+    )
+    assert rig_main.split(["missing"]) == (["missing"], [])
 
 
 def test_job_quotes_what_the_shell_would_take_apart() -> None:

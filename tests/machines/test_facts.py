@@ -80,7 +80,7 @@ def same(fact: Fact, value: Any, unit: str | None, raw: str) -> bool:
     if "/properties/" in fact.where and not raw.startswith(f"{leaf} "):
         return False  # many facts of one file: the line must be the property's own
     if leaf in IDENTIFIERS:
-        return value == fact.raw
+        return bool(value == fact.raw)
     if isinstance(fact.value, (int, float)) and isinstance(value, (int, float)):
         candidates = [fact.value]
         if unit in SCALE:

@@ -26,13 +26,16 @@ ABSENCES = [
     "no_permission",
     "hidden_by_container",
     "asleep",
+    "costly",
     "kernel_too_old",
     "not_offered",
     "not_captured",
+    "empty",
     "timed_out",
     "unreadable",
     "malformed",
     "not_applicable",
+    "not_allowed",
 ]
 
 

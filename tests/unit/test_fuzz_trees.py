@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -34,7 +36,7 @@ from tests.synthetic import make_machine
 SEARCH = os.environ.get("ACCELCTL_FUZZ", "")
 """Read before the fixtures clean the environment."""
 
-PER_FAMILY, PER_ROOM, PER_SIZE, PER_CAPTURE, ON_DISK, AS_PROGRAM = 170, 6, 80, 8, 100, 16
+PER_FAMILY, PER_ROOM, PER_SIZE, PER_CAPTURE, ON_DISK, AS_PROGRAM = 150, 5, 60, 8, 100, 12
 
 
 def examples(count: int) -> settings:
@@ -71,8 +73,6 @@ def machine(name: str) -> Machine:
 
 def synthetic(devices: int) -> SysRoot:
     """The machine of the speed measurements, taken into memory."""
-    import tempfile
-
     tree = MemoryTree("synthetic")
     with tempfile.TemporaryDirectory() as folder:
         base = make_machine(Path(folder), devices)
@@ -161,3 +161,151 @@ def test_captured_machines(name: str, shared: Path) -> None:
         check(f"captured:{name}", damage)
 
     holds()
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+
+SECRET = "CANARY-of-another-machine"
+_opened: list[str] | None = None
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if _opened is not None and event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], (str, bytes)):
+        _opened.append(os.fsdecode(arguments[0]))
+
+
+sys.addaudithook(_hook)
+
+
+@contextmanager
+def listening() -> Iterator[list[str]]:
+    """What this process opens or lists meanwhile."""
+    global _opened
+    _opened = found = []
+    try:
+        yield found
+    finally:
+        _opened = None
+
+
+def outside(paths: list[str], root: Path) -> list[str]:
+    """Paths that are neither below the root nor the interpreter's own; names of PCI ids may come from this machine."""
+    own = (str(root), sys.prefix, sys.base_prefix, str(ROOT / "accelctl"), "/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/usr/share/pci.ids")
+    return [path for path in paths if not path.startswith(own)]
+
+
+def lead_out(damaged: Machine, secret: Path, damage: list[Mutation]) -> None:
+    """Links that would leave the root if the system followed them."""
+    for number, (_, where, what) in enumerate(damage[:4]):
+        path = damaged.targets[(where + 31 * number) % len(damaged.targets)]
+        damaged.put(path, Link((str(secret), "../" * 40 + str(secret)[1:], str(secret.parent))[what % 3]))
+
+
+def as_nobody(work: Callable[[], object]) -> None:
+    """Run in a child without root's rights, and raise here what it raised there."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b""
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:4000]
+        os.write(writer, said)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    assert not said, said.decode("utf-8", "replace")
+
+
+SMALL = [name for name in seeds.FAMILIES if name not in ("crowd", "xe", "ailing", "class_folders")]
+"""Seeds of at most 300 entries: making and removing files is what takes the time here."""
+
+
+def few(damaged: Machine) -> Machine:
+    """Without the thousands of equal entries that a crowd brings."""
+    for path in list(damaged.entries)[900:]:
+        del damaged.entries[path]
+    return damaged
+
+
+def test_folders_on_disk() -> None:
+    """Real FIFOs, devices, loops, unreadable files, and links that lead out of the root."""
+
+    @examples(ON_DISK)
+    @given(name=st.sampled_from(SMALL), damage=mutations)
+    def holds(name: str, damage: list[Mutation]) -> None:
+        base = Path(tempfile.mkdtemp())
+        base.chmod(0o755)
+        secret, root = base / "outside" / "secret", base / "root"
+        secret.parent.mkdir()
+        secret.write_text(SECRET)
+        root.mkdir()
+        damaged = few(mutate.apply(machine(name), damage))
+        lead_out(damaged, secret, damage)
+        mutate.write(damaged, root)
+        with awake(120), listening() as found:
+            report = examine(lambda: mutate.root_of(damaged, DirTree(str(root))), in_tree(), whole=False)
+        assert SECRET not in repr(report)
+        assert outside(found, root) == []
+        refuse(root, damage)
+        if os.geteuid() == 0 and damage[0][1] % 3 == 0:
+            as_nobody(lambda: examine(lambda: mutate.root_of(damaged, DirTree(str(root))), in_tree(), whole=False))
+        remove(base)
+
+    holds()
+
+
+def refuse(root: Path, damage: list[Mutation]) -> None:
+    """Some files and folders that only root may read."""
+    paths = sorted(path for path in root.rglob("*") if not path.is_symlink())
+    for _, where, what in damage:
+        if paths:
+            paths[where % len(paths)].chmod((0, 0o111, 0o444, 0o600)[what % 4])
+
+
+def remove(base: Path) -> None:
+    if os.geteuid() != 0:
+        for path in base.rglob("*"):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)
+    shutil.rmtree(base)
+
+
+# -- the whole program -------------------------------------------------------------------------------------------------
+
+
+def test_the_program() -> None:
+    """A folder, then the same machine as an archive: the right exit status, one line at most, the same bytes again."""
+
+    @examples(AS_PROGRAM)
+    @given(name=st.sampled_from(SMALL), damage=mutations)
+    def holds(name: str, damage: list[Mutation]) -> None:
+        base = Path(tempfile.mkdtemp())
+        damaged = few(mutate.apply(machine(name), damage))
+        mutate.write(damaged, base / "root")
+        mutate.pack(damaged, base / "root.tar.xz")
+        first = program("--root", str(base / "root"), "--json", seed="1")
+        assert first == program("--root", str(base / "root"), "--json", seed="2")
+        assert first is None or json.loads(first)["schema"] == "accelctl.probe/1"
+        program("--root", str(base / "root.tar.xz"), *(("--brief",), ("--json",), ())[damage[0][2] % 3])
+        remove(base)
+
+    holds()
+
+
+def program(*args: str, seed: str = "0") -> str | None:
+    """Output of ``accelctl probe``; None where it refused the machine in one line."""
+    done = run_cli("probe", *args, env={"PYTHONHASHSEED": seed, "ACCELCTL_PLUGINS": "none"})
+    assert done.returncode in (0, 1, 2), done.stderr
+    lines = done.stderr.splitlines()
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "internal error" not in done.stderr, done.stderr
+    assert len(lines) <= 2, done.stderr  # a message and a hint
+    assert (done.returncode == 2) == bool(lines), done.stderr
+    return done.stdout if done.returncode != 2 else None

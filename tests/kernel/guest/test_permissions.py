@@ -17,7 +17,13 @@ from accelctl.probes.nodes import Judge
 
 from .helpers import set_acl, unprivileged
 
-USERS = ((1000, 1000, (1000,)), (1000, 1000, (1000, 44)), (1000, 44, (44,)), (2000, 2000, (109,)), (0, 0, (0,)))
+USERS: tuple[tuple[int, int, tuple[int, ...]], ...] = (
+    (1000, 1000, (1000,)),
+    (1000, 1000, (1000, 44)),
+    (1000, 44, (44,)),
+    (2000, 2000, (109,)),
+    (0, 0, (0,)),
+)
 MODES = (0o660, 0o600, 0o666, 0o060, 0o606, 0o640, 0o006, 0o000)
 OWNERS = ((0, 44), (1000, 109), (0, 109), (2000, 0))
 
@@ -52,7 +58,7 @@ def test_modes_and_owners(node: Path) -> None:
     for (uid, gid), mode, user in itertools.product(OWNERS, MODES, USERS):
         os.chown(node, uid, gid)
         os.chmod(node, mode)
-        computed, kernel, real = unprivileged(*user, lambda: judged(str(node)))
+        computed, kernel, real = unprivileged(user[0], user[1], user[2], lambda: judged(str(node)))
         if not computed == kernel == real:
             wrong.append((uid, gid, oct(mode), user, computed, kernel, real))
     assert wrong == []
@@ -75,5 +81,5 @@ def test_access_lists(node: Path, entries: tuple[str, ...]) -> None:
     os.chmod(node, 0o660)
     set_acl(node, *entries)
     for user in USERS:
-        computed, kernel, real = unprivileged(*user, lambda: judged(str(node)))
+        computed, kernel, real = unprivileged(user[0], user[1], user[2], lambda: judged(str(node)))
         assert computed == kernel == real, (entries, user)

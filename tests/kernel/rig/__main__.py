@@ -47,16 +47,24 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("kind", choices=cache.KINDS)
     run.add_argument("--limit", type=int, default=900, metavar="SECONDS", help="end the guest after this long")
     run.add_argument("--results", type=Path, metavar="DIR", help="keep junit.xml, output, console and dmesg here")
-    run.add_argument("pytest", nargs="*", metavar="-- PYTEST ARGUMENTS", help="default: tests/kernel/guest")
+    run.epilog = "After `--` come pytest's arguments; default: tests/kernel/guest."
     run.set_defaults(do=_run)
     commands.add_parser("packages", help="print the Debian packages needed").set_defaults(do=_packages)
     commands.add_parser("missing", help="print those that are not here; exit 1 if any").set_defaults(do=_missing)
     return top
 
 
-def main() -> int:
+def split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return what is ours and what, after the first `--`, is pytest's; argparse would look into the latter."""
+    place = words.index("--") if "--" in words else len(words)
+    return words[:place], words[place + 1 :]
+
+
+def main(words: list[str]) -> int:
     """Run one command; a failure of the rig is one line (or a log's tail) and exit code 3, which pytest means too."""
-    arguments = parser().parse_args()
+    ours, theirs = split(words)
+    arguments = parser().parse_args(ours)
+    arguments.pytest = theirs
     try:
         return int(arguments.do(arguments))
     except RigError as error:
@@ -65,4 +73,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Generator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -19,6 +21,12 @@ TEST_LIMIT_S = float(os.environ.get("ACCELCTL_GUEST_TEST_LIMIT", "180"))
 RESULTS = os.environ.get("ACCELCTL_GUEST_RESULTS", "")
 """The file to write to; read here, since other fixtures clean the environment of a test."""
 
+READY = Path("/run/accelctl/ready")
+"""Made by init.sh once the drivers are loaded."""
+
+DRIVERS_S = 300.0
+"""Far more than it ever took; a guest without drivers must not look like a machine without devices."""
+
 
 def _write(entry: dict[str, object]) -> None:
     if RESULTS:
@@ -28,6 +36,15 @@ def _write(entry: dict[str, object]) -> None:
             os.write(fd, data)
         finally:
             os.close(fd)
+
+
+def pytest_collection_finish() -> None:
+    """Wait until init has loaded the drivers, which it does while pytest starts."""
+    end = time.monotonic() + DRIVERS_S
+    while RESULTS and not READY.exists():
+        if time.monotonic() > end:
+            pytest.exit(f"the guest's drivers were not loaded within {DRIVERS_S:.0f} s", returncode=3)
+        time.sleep(0.1)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -35,7 +35,7 @@ if [ "$1" = job ]; then
 fi
 
 bb=/bin/busybox
-$bb mkdir -p /proc /sys /dev /host /share /over /new
+$bb mkdir -p /proc /sys /dev /host /share /over /new /run
 must $bb mount -t proc proc /proc
 must $bb mount -t sysfs sysfs /sys
 must $bb mount -t devtmpfs devtmpfs /dev
@@ -44,11 +44,23 @@ say "init runs"
 # the host ends this machine too; this is for a host that was killed
 ( $bb sleep "$(parameter accelctl.limit)"; stop "time limit reached" /share ) &
 
-if [ -f /modules/order ]; then
+load() { # names on standard input
 	while read -r module; do
 		$bb insmod "/modules/$module" || say "cannot load $module"
-	done </modules/order
-	say "modules loaded"
+	done
+}
+
+must $bb mount -t tmpfs -o mode=755 tmpfs /run
+$bb mkdir -p /run/accelctl/share /run/accelctl/tmp /run/lock
+$bb chmod 1777 /run/accelctl/tmp
+must $bb cp /bin/busybox /init /run/accelctl
+
+if [ -d /modules ]; then
+	load </modules/order-root
+	# amdgpu alone takes longer than pytest takes to start: the tests wait for the file, not for the load
+	( load </modules/order-devices; say "modules loaded"; echo >/run/accelctl/ready ) &
+else
+	echo >/run/accelctl/ready
 fi
 
 nine share /share cache=none
@@ -58,11 +70,9 @@ $bb mkdir /over/upper /over/work
 must $bb mount -t overlay -o lowerdir=/host,upperdir=/over/upper,workdir=/over/work overlay /new
 
 # the host's /run tells of the host's devices and daemons: hide it
-must $bb mount -t tmpfs -o mode=755 tmpfs /new/run
-$bb mkdir -p /new/run/accelctl/share /new/run/accelctl/tmp /new/run/lock /new/proc /new/sys /new/dev
-$bb chmod 1777 /new/run/accelctl/tmp
+$bb mkdir -p /new/run /new/proc /new/sys /new/dev
+must $bb mount --bind /run /new/run
 must $bb mount --bind /share /new/run/accelctl/share
-must $bb cp /bin/busybox /init /new/run/accelctl
 
 $bb mkdir -p /dev/pts /dev/shm
 # what udevd or the C library's users expect of any /dev (Linux Allocated Devices, "Compulsory links")

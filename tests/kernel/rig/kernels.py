@@ -19,6 +19,9 @@ from .sources import derive, os_codename, read_sources
 
 SOURCE_PACKAGE = f"linux-source-{cache.SERIES}"
 
+LARGE = 8 << 20
+"""Bytes; of the modules in use only amdgpu is larger."""
+
 _IMAGE = re.compile(rf"^linux-image-{re.escape(cache.SERIES)}\.\d+\+[a-z0-9.]+-amd64(-unsigned)?$")
 
 
@@ -106,13 +109,28 @@ def _take_stock(release: Release, apt: PrivateApt, folder: Path) -> None:
     if len(images) != 1:
         raise RigError(f"{release.image} {release.version} holds {len(images)} kernel images, one was expected")
     (folder / "modules").mkdir()
-    order = modules.load_order(cache.STOCK_MODULES, unpacked)
-    for name, data in order:
+    first = [name for name, _ in modules.load_order(cache.ROOT_MODULES, unpacked)]
+    every = modules.load_order((*cache.ROOT_MODULES, *cache.DEVICE_MODULES), unpacked)
+    for name, data in every:
         (folder / "modules" / name).write_bytes(data)
-    (folder / "modules" / "order").write_text("".join(f"{name}\n" for name, _ in order), encoding="ascii")
+        if len(data) > LARGE:
+            _drop_call_sites(folder / "modules" / name)
+    rest = [name for name, _ in every if name not in first]
+    for title, names in (("order-root", first), ("order-devices", rest)):
+        (folder / "modules" / title).write_text("".join(f"{name}\n" for name in names), encoding="ascii")
     shutil.copy(next((unpacked / "boot").glob("config-*")), folder / "config")
     images[0].rename(folder / "vmlinuz")
     shutil.rmtree(unpacked)
+
+
+def _drop_call_sites(module: Path) -> None:
+    """Take out the list of places where ftrace could hook in, which is most of the time that loading amdgpu takes.
+
+    For each of its 20,000 places the kernel walks all 45,000 symbols (test_for_valid_rec, kernel/trace/ftrace.c):
+    half a minute under emulation. Without the list the module is loaded as ever and only cannot be function-traced.
+    """
+    sections = [f"--remove-section={name}" for name in ("__mcount_loc", ".rela__mcount_loc")]
+    subprocess.run(["objcopy", *sections, str(module)], check=True)
 
 
 def _build_debug(release: Release, apt: PrivateApt, folder: Path) -> None:

@@ -15,6 +15,7 @@ PACKAGES: dict[str, str] = {
     "busybox-static": "busybox",
     "acl": "setfacl",
     "gcc": "gcc",
+    "binutils": "objcopy",
     "make": "make",
     "flex": "flex",
     "bison": "bison",
