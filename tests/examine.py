@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 from accelctl.abi.rooms import Room
 from accelctl.accept import diff, expect, manifest, pages

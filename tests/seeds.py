@@ -49,7 +49,7 @@ BASE: Files = {
     "usr/lib/x86_64-linux-gnu/libcuda.so.550.107.02": "",
     "opt/rocm/lib/libamdhip64.so.6": "",
     "var/lib/dkms/nvidia/550.107.02/source": "",
-    "usr/share/misc/pci.ids": "1002  Advanced Micro Devices, Inc. [AMD/ATI]\n\t744c  Navi 31\n\t\t1002 0e3b  Reference\n"
+    "usr/share/misc/pci.ids": "1002  Advanced Micro Devices, Inc. [AMD/ATI]\n\t744c  Navi 31\n\t\t1002 0e3b  Card\n"
     "8086  Intel Corporation\n\t56a0  DG2 [Arc A770]\nC 03  Display controller",
 }
 """What every seed has of the machine around its accelerators. Its own pci.ids keeps that of this machine out."""
@@ -104,7 +104,14 @@ def function(address: str, vendor: str, device: str, class_: str = "0x030000", d
 
 def port(address: str) -> Files:
     """A root port."""
-    files = {"vendor": "0x8086", "device": "0x347a", "class": "0x060400", **LINK, **_AER, "aer_rootport_total_err_cor": "0"}
+    files = {
+        "vendor": "0x8086",
+        "device": "0x347a",
+        "class": "0x060400",
+        **LINK,
+        **_AER,
+        "aer_rootport_total_err_cor": "0",
+    }
     return {f"$D({address})/{name}": text for name, text in files.items()}
 
 
@@ -131,7 +138,14 @@ def of_room(room: Room, address: str) -> tuple[Files, dict[str, Any]]:
     nodes: dict[str, Any] = {}
     for row in room.table("node"):
         path = row["glob"].replace("[0-9]*", "0").replace("*", "0")
-        nodes[path] = {"mode": "0660", "uid": 0, "gid": 105, "major": row.get("major", 240), "minor": 0, "open": "EACCES"}
+        nodes[path] = {
+            "mode": "0660",
+            "uid": 0,
+            "gid": 105,
+            "major": row.get("major", 240),
+            "minor": 0,
+            "open": "EACCES",
+        }
     return files, nodes
 
 
@@ -198,7 +212,8 @@ def _kfd(plan: Plan, addresses: list[str]) -> None:
     plan.files |= {
         f"{base}/generation_id": "2", f"{base}/nodes/0/gpu_id": "0", f"{base}/nodes/0/name": "",
         f"{base}/nodes/0/properties": "cpu_cores_count 64\nsimd_count 0\nlocation_id 0\ndomain 0",
-        "sys/devices/virtual/kfd/kfd/dev": "234:0", f"{base}/nodes/0/mem_banks/0/properties": "heap_type 0\nsize_in_bytes 5",
+        f"{base}/nodes/0/mem_banks/0/properties": "heap_type 0\nsize_in_bytes 5",
+        "sys/devices/virtual/kfd/kfd/dev": "234:0",
     }  # fmt: skip
     for number, address in enumerate(addresses, 1):
         node, bus = f"{base}/nodes/{number}", int(address[5:7], 16)
@@ -223,7 +238,8 @@ def amdgpu() -> SysRoot:
     plan.files |= {f"{base}/drm/renderD130/dev": "226:130", f"{base}/drm/renderD130/uevent": "DEVNAME=dri/renderD130"}
     plan.links |= {
         f"{base}/subsystem": "../../../bus/platform", f"{base}/drm/renderD130/device": "../..",
-        "sys/class/drm/renderD130": f"/{base}/drm/renderD130", f"{base}/driver": "../../../bus/platform/drivers/amdgpu_xcp",
+        "sys/class/drm/renderD130": f"/{base}/drm/renderD130",
+        f"{base}/driver": "../../../bus/platform/drivers/amdgpu_xcp",
     }  # fmt: skip
     return plan.build({"ROCR_VISIBLE_DEVICES": "1,0", "HIP_VISIBLE_DEVICES": "0"})
 
@@ -236,7 +252,9 @@ def xe() -> SysRoot:
     plan.drm("0000:03:00.0", ("card0", 0), ("renderD128", 128))
     for number in (1, 2):
         address = f"0000:03:00.{number}"
-        plan.files.update({key: one for key, one in function(address, "0x8086", "0x56a0").items() if "hwmon" not in key})
+        plan.files.update(
+            {key: one for key, one in function(address, "0x8086", "0x56a0").items() if "hwmon" not in key}
+        )
         plan.parents[address] = above
         plan.links[f"$D({address})/driver"] = "/sys/bus/pci/drivers/xe"
         plan.links[f"$D({address})/physfn"] = "../0000:03:00.0"
@@ -250,10 +268,17 @@ def nvidia() -> SysRoot:
     plan = Plan()
     for address in ("0000:41:00.0", "0000:42:00.0"):
         plan.gpu("nvidia", address, ("0x10de", "0x2330", "0x030200"), "nvidia", ("0000:40:01.0",))
-    plan.files["proc/driver/nvidia/gpus/0000:41:00.0/information"] = "Model: \t\t H100\nIRQ:   \t\t 99\nDevice Minor: \t 0"
+    plan.files["proc/driver/nvidia/gpus/0000:41:00.0/information"] = (
+        "Model: \t\t H100\nIRQ:   \t\t 99\nDevice Minor: \t 0"
+    )
     plan.links["usr/lib/x86_64-linux-gnu/libcuda.so.1"] = "libcuda.so.550.107.02"
     for path in ("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl"):
-        plan.nodes[path] = {"mode": "0666", "major": 195, "minor": int(path[-1]) if path[-1].isdigit() else 255, "open": None}
+        plan.nodes[path] = {
+            "mode": "0666",
+            "major": 195,
+            "minor": int(path[-1]) if path[-1].isdigit() else 255,
+            "open": None,
+        }
     return plan.build({"CUDA_VISIBLE_DEVICES": "1,GPU-1234"})
 
 
@@ -275,11 +300,18 @@ def software() -> SysRoot:
     plan = Plan()
     for name, where, card in (
         ("vgem", "sys/devices/platform/vgem", "card0"), ("vkms", "sys/devices/faux/vkms", "card1"),
-        ("panthor", "sys/devices/platform/fd800000.gpu", "renderD128"), ("rocket", "sys/devices/platform/npu", "renderD129"),
+        ("panthor", "sys/devices/platform/fd800000.gpu", "renderD128"),
+        ("rocket", "sys/devices/platform/npu", "renderD129"),
     ):  # fmt: skip
-        plan.files |= {f"{where}/drm/{card}/dev": f"226:{card[-1]}", f"{where}/drm/{card}/uevent": f"DEVNAME=dri/{card}"}
+        plan.files |= {
+            f"{where}/drm/{card}/dev": f"226:{card[-1]}",
+            f"{where}/drm/{card}/uevent": f"DEVNAME=dri/{card}",
+        }
         plan.links |= {f"{where}/drm/{card}/device": "../..", f"sys/class/drm/{card}": f"/{where}/drm/{card}"}
-        plan.links |= {f"{where}/subsystem": "/sys/bus/platform", f"{where}/driver": f"/sys/bus/platform/drivers/{name}"}
+        plan.links |= {
+            f"{where}/subsystem": "/sys/bus/platform",
+            f"{where}/driver": f"/sys/bus/platform/drivers/{name}",
+        }
         plan.files[f"{where}/power/runtime_status"] = "suspended"
     return plan.build()
 
@@ -290,10 +322,15 @@ def class_folders() -> SysRoot:
     plan.gpu("tenstorrent", "0000:0a:00.0", ("0x1e52", "0xb140", "0x120000"), "tenstorrent")
     plan.gpu("habanalabs", "0000:0b:00.0", ("0x1da3", "0x1020", "0x120000"), "habanalabs")
     plan.gpu("neuron", "0000:0c:00.0", ("0x1d0f", "0x7364", "0x120000"), "neuron")
-    folders = {"tenstorrent/tenstorrent!0": "0a", "habanalabs/hl0": "0b", "neuron_device/neuron0": "0c", "accel/accel0": "0b"}
+    folders = {
+        "tenstorrent/tenstorrent!0": "0a",
+        "habanalabs/hl0": "0b",
+        "neuron_device/neuron0": "0c",
+        "accel/accel0": "0b",
+    }
     for entry, bus in folders.items():
         base = f"sys/devices/virtual/{entry}"
-        plan.files |= {f"{base}/dev": f"261:{bus[-1:].upper() == 'B' and 1 or 0}", f"{base}/uevent": "DEVNAME=x/y"}
+        plan.files |= {f"{base}/dev": f"261:{(bus[-1:].upper() == 'B' and 1) or 0}", f"{base}/uevent": "DEVNAME=x/y"}
         plan.links |= {f"{base}/device": f"/sys/bus/pci/devices/0000:{bus}:00.0", f"sys/class/{entry}": f"/{base}"}
     plan.files["sys/devices/virtual/habanalabs/hl0/pci_addr"] = "0000:0b:00.0"
     plan.files["proc/driver/tenstorrent/0/pids"] = "12 34"
@@ -301,12 +338,18 @@ def class_folders() -> SysRoot:
 
 
 def crowd() -> SysRoot:
-    """Four GPUs below two switches on two NUMA nodes, one group with strangers in it, and one function without driver."""
+    """Four GPUs below two switches on two NUMA nodes, one group with strangers in it, one function without a driver."""
     plan = Plan()
     for number in range(4):
         switch = ("0000:00:01.0", "0000:01:00.0") if number < 2 else ("0000:80:01.0", "0000:81:00.0")
         address = f"0000:{0x20 + number:02x}:00.0"
-        plan.gpu("amdgpu", address, ("0x1002", "0x740f", "0x120000"), "amdgpu", (*switch, f"0000:{switch[1][5:7]}:0{number}.0"))
+        plan.gpu(
+            "amdgpu",
+            address,
+            ("0x1002", "0x740f", "0x120000"),
+            "amdgpu",
+            (*switch, f"0000:{switch[1][5:7]}:0{number}.0"),
+        )
         plan.files[f"$D({address})/numa_node"] = str(number // 2)
     _kfd(plan, [f"0000:{0x20 + number:02x}:00.0" for number in range(4)])
     plan.links["sys/kernel/iommu_groups/32/devices/0000:99:00.0"] = "/nowhere"
@@ -315,7 +358,7 @@ def crowd() -> SysRoot:
 
 
 def ailing() -> SysRoot:
-    """Nearly everything that can be wrong with drivers: unbound, held by another, firmware not found, library too new."""
+    """Nearly everything that can be wrong with drivers: unbound, held by another, no firmware, library too new."""
     plan = Plan()
     for number, (chip, ids, driver) in enumerate((
         ("nvidia", ("0x10de", "0x2330", "0x030200"), "nouveau"), ("amdgpu", AMD, "amdgpu"), ("amdgpu", AMD, "amdgpu"),
@@ -330,13 +373,15 @@ def ailing() -> SysRoot:
     plan.files["proc/cmdline"] = "ro nomodeset module_blacklist=foo"
     log = [
         "amdgpu 0000:52:00.0: Direct firmware load for amdgpu/vega10_sos.bin failed with error -2",
-        "amdgpu 0000:52:00.0: amdgpu: Fatal error during GPU init", "amdgpu: probe of 0000:52:00.0 failed with error -2",
+        "amdgpu 0000:52:00.0: amdgpu: Fatal error during GPU init",
+        "amdgpu: probe of 0000:52:00.0 failed with error -2",
         "amdgpu 0000:53:00.0: probe with driver amdgpu failed with error -22", "Loading of unsigned module is rejected",
         "amdgpu 0000:53:00.0: Direct firmware load for amdgpu/none.bin failed with error -2",
         "pci 0000:52:00.0: BAR 0: no space for [mem size 0x10000000 64bit pref]",
         "libamdhip64.so.6: cannot open shared object file: No such file or directory",
         "INFO: task python:77 blocked for more than 120 seconds.", " amdgpu_device_init+0x1/0x2 [amdgpu]",
-        "NVRM: API mismatch: the client has the version 560.28.03, but", "NVRM: this kernel module has the version 550.54.14.",
+        "NVRM: API mismatch: the client has the version 560.28.03, but",
+        "NVRM: this kernel module has the version 550.54.14.",
     ]  # fmt: skip
     return plan.build(log=log)
 
@@ -367,7 +412,7 @@ def _of_every_room(name: str) -> Callable[[], SysRoot]:
             plan.files[f"{table['dir']}/{entry}/{table.get('bdf_file', 'uevent')}"] = "0000:07:00.0"
             if table.get("link"):
                 plan.links[f"{table['dir']}/{entry}/{table['link']}"] = "/sys/bus/pci/devices/0000:07:00.0"
-        return plan.build({name: "0,1" for name in room.visible_env})
+        return plan.build(dict.fromkeys(room.visible_env, "0,1"))
 
     return build
 

@@ -37,7 +37,6 @@ class Log(Protocol):
         """All lines."""
 
 
-
 def search(text: str, literal: str, pattern: str, lines: int = 0) -> Iterator[re.Match[str]]:
     """Matches of a pattern that spans up to ``lines`` lines (0: as many as it has line breaks) and holds ``literal``.
 

@@ -133,25 +133,12 @@ def _device(
         _, entry = before or after or (0, {})
         return Subject(entry["id"], _name(entry), "new" if before is None else "gone")
     bases = (f"/devices/{before[0]}", f"/devices/{after[0]}")
-    changes = tuple(_changes(a, b, bases, _by_sensor_name(before[1]), _by_sensor_name(after[1])))
+    changes = tuple(_changes(a, b, bases, before[1], after[1]))
     return Subject(after[1]["id"], _name(after[1]), "changed", changes) if changes else None
 
 
 def _name(entry: Mapping[str, Any]) -> str:
     return str(entry.get("name") or entry.get("chip") or entry.get("kind") or "device")
-
-
-def _by_sensor_name(entry: dict[str, Any]) -> dict[str, Any]:
-    """hwmon folders by their name: their numbers change from boot to boot and mean nothing."""
-    folders = entry.get("sensors")
-    if not isinstance(folders, dict):
-        return entry
-    named: dict[str, Any] = {}
-    for number, folder in folders.items():
-        word = folder.get("name") if isinstance(folder, dict) else None
-        key = word if isinstance(word, str) and word not in named else number
-        named[key] = folder
-    return {**entry, "sensors": named}
 
 
 def _changes(

@@ -21,6 +21,10 @@ MAX_FILE = 16 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_NAME = 4095  # bytes; the kernel's PATH_MAX without its NUL, which no path or link target on a machine exceeds
 MAX_PART = 255  # bytes; NAME_MAX
+MAX_FOLDERS = 200_000  # a member's name makes all folders above it
+MAX_HEADER = 256 * 1024  # bytes of one extended header: tarfile takes its text apart before anyone can look at it
+MAX_HEADERS = 64 * 1024 * 1024  # of all of them: every member may have one, for its long name
+MAX_GLOBAL = 64 * 1024  # of the global ones, whose records tarfile copies for every member
 
 
 class _Capped(io.RawIOBase):
@@ -56,6 +60,27 @@ _DAMAGED = (
 
 class _TooBig(Exception):
     """A cap was hit; carries the words for the user."""
+
+
+def _guarded() -> type[tarfile.TarInfo]:
+    """A TarInfo for one archive that looks at each header before tarfile acts on it."""
+    spent = {"extended": 0, "global": 0}
+
+    class Guarded(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Guarded:
+            info = super().frombuf(buf, encoding, errors)
+            if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, *_PAX_TYPES):
+                spent["extended"] += max(info.size, 0)
+                spent["global"] += max(info.size, 0) if info.type == tarfile.XGLTYPE else 0
+                if info.size > MAX_HEADER or spent["extended"] > MAX_HEADERS or spent["global"] > MAX_GLOBAL:
+                    raise _TooBig(f"an extended header of {info.size} bytes, more than any machine's names need")
+            return info
+
+    return Guarded
+
+
+_PAX_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 
 
 def _decompressed(raw: IO[bytes]) -> IO[bytes]:
@@ -134,6 +159,8 @@ def _add_all(tree: MemoryTree, archive: tarfile.TarFile) -> None:
             raise _TooBig(f"holds more than {MAX_MEMBERS} members")
         if total > MAX_BYTES or not 0 <= archive.offset <= MAX_BYTES:
             raise _TooBig(f"unpacks to more than {MAX_BYTES >> 20} MiB")
+        if len(tree.folders) > MAX_FOLDERS:
+            raise _TooBig(f"holds more than {MAX_FOLDERS} folders")
         _add(tree, archive, member)
 
 
@@ -145,7 +172,7 @@ def read_archive(path: str) -> MemoryTree:
     try:
         with open(path, "rb") as raw:
             source = _Capped(_decompressed(raw))
-            with tarfile.open(fileobj=cast("IO[bytes]", source), mode="r|") as archive:
+            with tarfile.open(fileobj=cast("IO[bytes]", source), mode="r|", tarinfo=_guarded()) as archive:
                 _add_all(tree, archive)
             if source.ended:  # before tar's own end mark, blocks of zeros
                 raise _TooBig("it breaks off; copy it again")

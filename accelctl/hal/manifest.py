@@ -22,8 +22,7 @@ _MAX_TEXT = 1 << 16
 
 
 class Node(NamedTuple):
-    """A node's metadata and what the kernel answered to access(2): None for yes, an errno name for no, "" if not asked.
-    """
+    """A node's metadata and what the kernel answered to access(2): None for yes, an errno name for no, "" if not asked."""
 
     stat: NodeStat
     access: str | None
@@ -41,12 +40,18 @@ class Process(NamedTuple):
 
 @dataclass
 class Manifest:
-    """The parsed manifest. ``complete``: a file that is missing from the capture was missing on the machine."""
+    """The parsed manifest. ``complete``: a file that is missing from the capture was missing on the machine.
+
+    ``unread``: files that were there and not read (the archive holds empty ones); ``space``: size and free bytes of
+    file systems.
+    """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     process: Process | None = None
     environ: dict[str, str] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+    space: dict[str, tuple[int, int]] = field(default_factory=dict)
     complete: bool = False
     redacted: bool = False
 
@@ -72,6 +77,8 @@ class Manifest:
             errors={_text(path): _errno(name) for path, name in document.get("errors", {}).items()},
             process=None if process is None else _process(process),
             environ={_text(name): _text(value) for name, value in document.get("environ", {}).items()},
+            unread=frozenset(_text(path) for path in _list(document.get("unread", []))),
+            space={_text(path): _pair(sizes) for path, sizes in document.get("space", {}).items()},
             complete=bool(document.get("complete", False)),
             redacted=bool(document.get("redacted", False)),
         )
@@ -83,6 +90,17 @@ def _text(value: Any) -> str:
         raise ValueError(f"not a text: {str(value)[:40]!r}")
     value.encode("utf-8")
     return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"not a list: {str(value)[:40]!r}")
+    return value
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    size, free = _list(value)
+    return _number(size, (1 << 64) - 1), _number(free, (1 << 64) - 1)
 
 
 def _number(value: Any, limit: int = _MAX_ID) -> int:
@@ -115,9 +133,7 @@ def _acl(value: Any) -> str:
 
 
 def _process(entry: dict[str, Any]) -> Process:
-    groups = entry.get("groups", [])
-    if not isinstance(groups, list):
-        raise ValueError("groups are not a list")
+    groups = _list(entry.get("groups", []))
     bits = _based(entry.get("capabilities", 0), 16, (1 << 64) - 1)
     return Process(_number(entry["uid"]), _number(entry["gid"]), tuple(map(_number, groups)), bits)
 

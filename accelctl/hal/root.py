@@ -181,8 +181,11 @@ class SysRoot:
     def space(self, path: str) -> tuple[Reading, Reading]:
         """Size and free bytes of the file system at ``path`` by statvfs(2); a captured machine has none."""
         if not self.live:
-            missing = Reading(None, path, None, "bytes", Absence("not_captured"))
-            return missing, missing._replace(scope=VOLATILE)
+            recorded = self.manifest.space.get(path)
+            if recorded is None:
+                missing = Reading(None, path, None, "bytes", Absence("not_captured"))
+                return missing, missing._replace(scope=VOLATILE)
+            return _sizes(path, *recorded)
         try:
             self._touch(path)
             info = os.statvfs("/" + path)
@@ -190,8 +193,7 @@ class SysRoot:
             return (Reading(None, path, None, "bytes", refused.absence),) * 2
         except OSError as error:
             return (Reading(None, path, None, "bytes", self.absence(path, error)),) * 2
-        size, free = info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize
-        return Reading(size, path, str(size), "bytes"), Reading(free, path, str(free), "bytes", None, VOLATILE)
+        return _sizes(path, info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize)
 
     @property
     def why_missing(self) -> str:
@@ -225,6 +227,8 @@ class SysRoot:
         recorded = self.manifest.errors.get(path)
         if recorded is not None:
             raise OSError(recorded, os.strerror(recorded), path)
+        if path in self.manifest.unread:  # it was there, but nobody read it: its emptiness in the archive says nothing
+            raise _Refused(Absence("not_captured"))
         self._touch(path)
         self.opened[path] = self.opened.get(path, 0) + 1
         return self.tree.read(path, limit)
@@ -253,6 +257,10 @@ class SysRoot:
         if code == errno.ETIMEDOUT:
             return Absence("timed_out", name)
         return Absence("unreadable", name, None, error.strerror)
+
+
+def _sizes(path: str, size: int, free: int) -> tuple[Reading, Reading]:
+    return Reading(size, path, str(size), "bytes"), Reading(free, path, str(free), "bytes", None, VOLATILE)
 
 
 class _Refused(Exception):

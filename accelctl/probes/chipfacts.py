@@ -159,7 +159,8 @@ def _field(reading: Reading, convert: Callable[[str], Any], text: str) -> Readin
 
 
 def _gpu_metrics(scan: Scan, path: str, scope: str) -> dict[str, Reading]:
-    """Header of amdgpu's gpu_metrics: u16 structure_size, u8 format_revision, u8 content_revision (kgd_pp_interface.h).
+    """Header of amdgpu's gpu_metrics: u16 structure_size, u8 format_revision, u8 content_revision
+    (kgd_pp_interface.h).
     """
     data = scan.root.data(path, 4096)
     if data is None:

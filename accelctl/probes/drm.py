@@ -70,7 +70,8 @@ def _bare(name: str) -> str:
 
 
 def add_minor(scan: Scan, device: Device, path: str, name: str) -> None:
-    """Facts of one minor: its number as read, the path of its node, and the virtio driver between where there is one.
+    """Facts of one minor: its number as read, the path of its node, and the virtio driver between where there is
+    one.
     """
     dev = scan.root.read(f"{path}/dev")
     base = f"drm/{name}"

@@ -95,7 +95,8 @@ def dedupe(findings: list[Finding]) -> list[Finding]:
 
 
 def fold(findings: list[Finding], rules: list[Rule]) -> list[Finding]:
-    """Attach consequences to their cause: same device (or a cause of the whole machine), id named by the cause's rule.
+    """Attach consequences to their cause: same device (or a cause of the whole machine), id named by the cause's
+    rule.
     """
     explains: dict[str, set[str]] = {}
     for entry in rules:

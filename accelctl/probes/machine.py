@@ -10,9 +10,15 @@ from accelctl.model.convert import whole
 from accelctl.model.reading import IDENTITY, STABLE, Reading, absent, computed
 from accelctl.probes.context import Field, Scan, read_fields
 
+
+def _anonymous(text: str) -> str | None:
+    """The kernel's version without the person and the machine that built it."""
+    return re.sub(r"\([^()\s]+@[^()]*\) ", "", text) or None
+
+
 _FILES: tuple[Field, ...] = (
     ("kernel/release", "proc/sys/kernel/osrelease", "text", None, STABLE),
-    ("kernel/version", "proc/version", "text", None, STABLE),
+    ("kernel/version", "proc/version", _anonymous, None, STABLE),
     ("kernel/tainted", "proc/sys/kernel/tainted", "int", None, STABLE),
     ("kernel/command_line", "proc/cmdline", "text", None, IDENTITY),
     ("kernel/lockdown", "sys/kernel/security/lockdown", "text", None, STABLE),

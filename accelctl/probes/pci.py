@@ -128,7 +128,12 @@ def build(scan: Scan, address: str, folder: str) -> Device:
 
 
 def _no_driver(scan: Scan, folder: str) -> Reading:
-    return absent(f"{folder}/driver", "no_driver", errno="ENOENT")
+    """No link: nothing is bound, unless the capture is too thin to say so (a full one has uevent, which names
+    drivers).
+    """
+    uevent = scan.root.text(f"{folder}/uevent")
+    told = scan.root.why_missing == "not_offered" or (uevent is not None and "DRIVER=" not in uevent)
+    return absent(f"{folder}/driver", "no_driver" if told else "not_captured", errno="ENOENT")
 
 
 def _choose_room(scan: Scan, device: Device) -> None:

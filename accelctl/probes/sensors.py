@@ -35,13 +35,20 @@ def folders(scan: Scan, path: str) -> list[str]:
 
 
 def describe(scan: Scan, device: Device) -> None:
-    """Add ``sensors/<hwmonN>/<channel>/<attribute>_<unit>``."""
+    """Add ``sensors/<chip>/<channel>/<attribute>_<unit>``.
+
+    The chip is the hwmon folder's own name (amdgpu, i915, xe): the folder's number depends on the order of loading and
+    would make equal machines differ. A second folder of the same name gets its number behind it.
+    """
     for folder in folders(scan, device.path):
-        base = f"sensors/{folder.rpartition('/')[2]}"
-        for name in scan.root.listdir(folder):
-            if name == "name":
-                device.facts[f"{base}/name"] = scan.root.read(f"{folder}/name")
-            elif match := _FILE.match(name):
+        name = scan.root.read(f"{folder}/name")
+        word = re.sub(r"[^A-Za-z0-9_.-]+", "_", str(name.value or folder.rpartition("/")[2]))[:64]
+        base = f"sensors/{word}"
+        if f"{base}/name" in device.facts:
+            base = f"{base}_{sum(key.startswith(base) and key.endswith('/name') for key in device.facts) + 1}"
+        device.facts[f"{base}/name"] = name
+        for entry in scan.root.listdir(folder):
+            if match := _FILE.match(entry):
                 _channel(scan, device, folder, base, match)
 
 

@@ -1,4 +1,5 @@
-"""Class folders of vendor drivers without DRM (``sys/class/tenstorrent`` and the like), joined to their PCI function.
+"""Class folders of vendor drivers without DRM (``sys/class/tenstorrent`` and the like), joined to their PCI
+function.
 """
 
 from __future__ import annotations

@@ -69,21 +69,32 @@ def _bridge(scan: Scan, folder: str) -> dict[str, Reading]:
     return facts
 
 
-def _narrowest(device: Device) -> None:
-    """The link that limits the path at best, by maximum rate of each hop: what the slot can do, whatever the card can.
+def _inside(device: Device, base: str) -> bool:
+    """Does a hop's link lie inside the card? Intel's discrete GPUs sit behind a switch of their own and report
+    2.5 GT/s x1 for it at both ends; the slot's link is above (notes of captured A380 and B580 machines).
     """
-    hops = [("", device.id)] + [(f"upstream/{address}/", address) for address, _ in bridges(device)]
+    speed = device.value(f"{base}max_speed_gts") or device.value(f"{base}current_speed_gts")
+    width = device.value(f"{base}max_width") or device.value(f"{base}current_width")
+    return (speed, width) == (2.5, 1)
+
+
+def _narrowest(device: Device) -> None:
+    """The link that limits the path at best, by maximum rate of each hop: what the slot can do, whatever the card
+    can.
+    """
+    hops = [("link/", device.id)] + [(f"upstream/{address}/", address) for address, _ in bridges(device)]
+    if device.value("pci/vendor_id") == "0x8086":
+        hops = hops[next((i for i, (base, _) in enumerate(hops) if not _inside(device, base)), len(hops)) :]
     rates = []
-    for prefix, address in hops:
-        base = prefix or "link/"
+    for base, address in hops:
         rate = bandwidth_gbs(device.value(f"{base}max_speed_gts"), device.value(f"{base}max_width"))
         if rate is not None:
             rates.append((rate, address, base))
     if not rates:
-        device.facts["link/narrowest"] = absent("computed: maximum links of the path", "not_offered")
+        detail = None if hops else "only the link inside the card is there, not the slot's"
+        device.facts["link/narrowest"] = absent("computed: maximum links of the path", "not_offered", detail=detail)
         return
     rate, address, base = min(rates)
     device.facts["link/narrowest"] = computed(address, "lowest max_link_speed x max_link_width on the path to the root")
-    device.facts["link/narrowest_gbs"] = computed(
-        round(rate, 2), f"{base}max_speed_gts x {base}max_width, encoding taken off", unit="GB/s"
-    )
+    how = f"{base}max_speed_gts x {base}max_width, encoding taken off"
+    device.facts["link/narrowest_gbs"] = computed(round(rate, 2), how, unit="GB/s")

@@ -221,7 +221,7 @@ def read_or_refuse(data: bytes, folder: Path) -> None:
         (tar(link("a", "b/" * 2100)), "no file system holds"),
         (pax(linkpath=b"a\0b") + block(b"2") + END, "no file system holds"),
         (pax(path=b"a\0b") + block(b"0") + END, "no file system holds"),
-        (pax(path=b"a/" * 2_000_000) + block(b"0") + END, "no file system holds"),
+        (pax(path=b"a/" * 100_000) + block(b"0") + END, "no file system holds"),
         (pax(path=b"a/" * 2000) + block(b"5") + END, "nested deeper than 64"),
         (block(b"0", raw_size=b"\xff" * 12) + END * 4, "claims -"),
         (block(b"0", raw_size=b"\x80" + b"\0" * 6 + b"\xff" * 5) + END, "unpacks to more than"),

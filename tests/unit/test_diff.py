@@ -73,18 +73,6 @@ def test_a_value_that_went_says_why() -> None:
     assert bare.subjects[0].changes[0].reason_after == "no value"
 
 
-def test_numbers_of_sensor_folders_mean_nothing() -> None:
-    a, b = report(gpu(0)), report(gpu(0))
-    for made, number in ((a, "hwmon0"), (b, "hwmon7")):
-        facts = made.devices[0].facts
-        for key in [key for key in facts if key.startswith("sensors/")]:
-            facts[key.replace("hwmon0", number)] = facts.pop(key)
-        facts[f"sensors/{number}/name"] = read("amdgpu")
-    assert delta(a, b).same
-    b.devices[0].facts["sensors/hwmon7/power1/cap_mw"] = read(200000.0)
-    assert changes(a, b)["0000:01:00.0"] == [Change("sensors/amdgpu/power1/cap_mw", 303000.0, 200000.0)]
-
-
 def test_types_count() -> None:
     a, b = report(x=read(1)), report(x=read(True))
     assert not delta(a, b).same

@@ -24,7 +24,7 @@ from accelctl.hal.manifest import KMSG
 from accelctl.model.toml import loads
 from accelctl.probes import engine
 from accelctl.probes.scan import probe
-from tests import mutate, seeds
+from tests import hostile, mutate, seeds
 from tests.examine import examine
 from tests.mutate import Machine, Mutation
 from tests.unit.test_fuzz_trees import awake, examples, machine, mutations
@@ -51,7 +51,9 @@ def asked() -> tuple[tuple[str, str, str], ...]:
             if hasattr(module, "find"):
                 patch.setattr(module, "find", note)
         for current in names:
-            probe(mutate.root_of(with_log(machine(current), "pciehp [mem size assigned blocked for more than")), in_tree())
+            probe(
+                mutate.root_of(with_log(machine(current), "pciehp [mem size assigned blocked for more than")), in_tree()
+            )
     return tuple((name, literal, pattern) for (literal, pattern), name in found.items())
 
 
@@ -82,7 +84,9 @@ def test_whatever_a_pattern_matches_can_be_told() -> None:
     allow them."""
 
     @examples(300)
-    @given(data=st.data(), question=st.sampled_from(asked()), times=st.sampled_from([1, 2, 12, 150]), ours=st.booleans())
+    @given(
+        data=st.data(), question=st.sampled_from(asked()), times=st.sampled_from([1, 2, 12, 150]), ours=st.booleans()
+    )
     def holds(data: st.DataObject, question: tuple[str, str, str], times: int, ours: bool) -> None:
         name, _, pattern = question
         text = data.draw(st.from_regex(re.compile(pattern, re.MULTILINE)))
@@ -122,7 +126,7 @@ def test_a_long_log_of_hostile_lines_takes_seconds(filling: str) -> None:
     text = "\n".join(
         line.replace("{b}", f"0000:{index >> 8 & 255:02x}:{index >> 3 & 31:02x}.{index & 7}")
         .replace("{n}", str(index)).replace("{t}", filling)
-        for index in range(4000) for line in (mutate.LINES[index % len(mutate.LINES)],)
+        for index in range(4000) for line in (hostile.LINES[index % len(hostile.LINES)],)
     )  # fmt: skip
     started = time.process_time()
     probe(mutate.root_of(with_log(machine("ailing"), text)), in_tree())
@@ -132,11 +136,13 @@ def test_a_long_log_of_hostile_lines_takes_seconds(filling: str) -> None:
 # -- rooms of strangers ------------------------------------------------------------------------------------------------
 
 VALUES: tuple[Any, ...] = (
-    "", "x", "*", "**", "..", "../../etc/shadow", "/etc/shadow", "dev/mem", "proc/kcore", "sys/kernel/debug/dri/0/amdgpu_gpu_recover",
-    "[", "(", "(a", "(a)(b)", "a{99999999}", "(?P<x>.)", "0x1002", "0x", "0xZZZZ", 0, -1, 1 << 70, 1.5, float("inf"), True, [], {}, [[]],
-    [{}], [1], {"a": 1}, ["../x"], "a\nb", "\x1b[31m", "core*_x*_y*/z", "int", "kv", "gpu_metrics", "blocks", "free", "identity", "kernel",
-    "sys/class/drm", "dev/dri/*", "dev/*", "x" * 5000, "{bdf}", "{index}", "{nope}", "card*/dev", "device", "display", "²", "٣", "vendor",
-    [{"name": "x", "conv": "nope"}], [{"name": "Model", "key": "a/b", "conv": "hex_int"}], [{"name": 5}], "proc/{bdf}", "sys/module/x/version",
+    "", "x", "*", "**", "..", "../../etc/shadow", "/etc/shadow", "dev/mem", "proc/kcore",
+    "sys/kernel/debug/dri/0/amdgpu_gpu_recover", "[", "(", "(a", "(a)(b)", "a{99999999}", "(?P<x>.)", "0x1002", "0x",
+    "0xZZZZ", 0, -1, 1 << 70, 1.5, float("inf"), True, [], {}, [[]], [{}], [1], {"a": 1}, ["../x"], "a\nb",
+    "\x1b[31m", "core*_x*_y*/z", "int", "kv", "gpu_metrics", "blocks", "free", "identity", "kernel", "sys/class/drm",
+    "dev/dri/*", "dev/*", "x" * 5000, "{bdf}", "{index}", "{nope}", "card*/dev", "device", "display", "²", "٣",
+    "vendor", [{"name": "x", "conv": "nope"}], [{"name": "Model", "key": "a/b", "conv": "hex_int"}], [{"name": 5}],
+    "proc/{bdf}", "sys/module/x/version",
 )  # fmt: skip
 
 
@@ -161,7 +167,9 @@ def damaged_room(name: str, damage: list[Mutation]) -> str:
     document["name"] = "stranger"
     for kind, where, what in damage:
         value = VALUES[what % len(VALUES)]
-        tables = [key for key, entry in document.items() if isinstance(entry, list) and entry and isinstance(entry[0], dict)]
+        tables = [
+            key for key, entry in document.items() if isinstance(entry, list) and entry and isinstance(entry[0], dict)
+        ]
         if kind % 8 == 0 or not tables:
             document[list(document)[where % len(document)]] = value
             continue

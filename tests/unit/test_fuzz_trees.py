@@ -181,7 +181,8 @@ sys.addaudithook(_hook)
 def listening() -> Iterator[list[str]]:
     """What this process opens or lists meanwhile."""
     global _opened
-    _opened = found = []
+    found: list[str] = []
+    _opened = found
     try:
         yield found
     finally:
@@ -190,7 +191,15 @@ def listening() -> Iterator[list[str]]:
 
 def outside(paths: list[str], root: Path) -> list[str]:
     """Paths that are neither below the root nor the interpreter's own; names of PCI ids may come from this machine."""
-    own = (str(root), sys.prefix, sys.base_prefix, str(ROOT / "accelctl"), "/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/usr/share/pci.ids")
+    own = (
+        str(root),
+        sys.prefix,
+        sys.base_prefix,
+        str(ROOT / "accelctl"),
+        "/usr/share/misc/pci.ids",
+        "/usr/share/hwdata/pci.ids",
+        "/usr/share/pci.ids",
+    )
     return [path for path in paths if not path.startswith(own)]
 
 

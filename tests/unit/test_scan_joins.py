@@ -238,3 +238,35 @@ def test_a_node_without_any_bus_is_still_a_device() -> None:
     scan = look(SysRoot(tree))
     assert [(one.id, one.chip) for one in scan.devices.values()] == [("node:davinci7", "ascend")]
     assert scan.machine["nodes/davinci_manager/chip"].value == "ascend"
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (7, 3)])
+def test_sensor_folders_go_by_their_name_not_by_their_number(numbers: tuple[int, int]) -> None:
+    """hwmon numbers follow the order of loading: equal machines must give equal keys."""
+    tree = MemoryTree("t")
+    function(tree, "pci0000:00/0000:05:00.0", "0x8086", "0xe20b", "0x030000", "xe")
+    for number, name in zip(sorted(numbers), ("xe", "xe"), strict=True):
+        folder = f"sys/devices/pci0000:00/0000:05:00.0/hwmon/hwmon{number}"
+        tree.add_file(f"{folder}/name", name.encode())
+        tree.add_file(f"{folder}/temp1_input", b"41000")
+    device = look(SysRoot(tree)).devices["0000:05:00.0"]
+    assert {key for key in device.facts if key.endswith("_celsius")} == {
+        "sensors/xe/temp1/input_celsius",
+        "sensors/xe_2/temp1/input_celsius",
+    }
+    assert device.facts["sensors/xe/temp1/input_celsius"].source.endswith(f"hwmon{min(numbers)}/temp1_input")
+
+
+def test_a_link_inside_an_intel_card_is_not_the_narrowest() -> None:
+    tree = MemoryTree("arc")
+    root, switch, port = "pci0000:00/0000:00:01.0", "0000:01:00.0", "0000:02:01.0"
+    widths = {root: ("16.0 GT/s PCIe", 8), f"{root}/{switch}": ("16.0 GT/s PCIe", 8)}
+    widths |= {f"{root}/{switch}/{port}": ("2.5 GT/s PCIe", 1), f"{root}/{switch}/{port}/0000:03:00.0": ("2.5 GT/s", 1)}
+    for path, (speed, width) in widths.items():
+        class_ = "0x030000" if path.endswith("03:00.0") else "0x060400"
+        function(tree, path, "0x8086", "0x56a5", class_)
+        tree.add_file(f"sys/devices/{path}/max_link_speed", speed.encode())
+        tree.add_file(f"sys/devices/{path}/max_link_width", str(width).encode())
+    device = look(SysRoot(tree)).devices["0000:03:00.0"]
+    assert device.value("link/narrowest") == "0000:00:01.0"
+    assert device.value("link/narrowest_gbs") == 15.75

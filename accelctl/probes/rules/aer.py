@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from accelctl.abi.logrules import DEVICE, LogRule, device_of, ids, log_findings, matches, owner
 from accelctl.abi.rules import RuleContext, evidence, rule
 from accelctl.model.finding import Evidence, Finding
 from accelctl.model.reading import Reading
-from accelctl.abi.logrules import DEVICE, LogRule, device_of, ids, log_findings, matches, owner
 from accelctl.probes.rules._common import name_list, physical, sharers
 from accelctl.probes.upstream import bridges
 

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from accelctl.abi.logrules import DEVICE, LogRule, find, owner
 from accelctl.abi.rules import RuleContext, evidence, rule
 from accelctl.model.device import Device
 from accelctl.model.finding import Evidence, Finding
 from accelctl.model.reading import Reading
-from accelctl.abi.logrules import DEVICE, LogRule, find, owner
 from accelctl.probes.rules._common import by_file, is_pci, physical, size_words
 
 _PREFIX = rf"^(?:.*\s)?{DEVICE}: BAR (?P<bar>[0-5])"

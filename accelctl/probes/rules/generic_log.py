@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from accelctl.abi.logrules import DEVICE, LogRule, find, ids, log_findings
 from accelctl.abi.rules import RuleContext, rule
 from accelctl.model.finding import Evidence, Finding
-from accelctl.abi.logrules import DEVICE, LogRule, find, ids, log_findings
 
 LOG_RULES = (
     LogRule(

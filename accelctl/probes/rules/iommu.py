@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from accelctl.abi.logrules import DEVICE, LogRule, ids, log_findings
 from accelctl.abi.rules import RuleContext, evidence, rule
 from accelctl.model.device import Device
 from accelctl.model.finding import Finding
-from accelctl.abi.logrules import DEVICE, LogRule, ids, log_findings
 from accelctl.probes.rules._common import computing, is_pci, is_whole, name_list, physical
 from accelctl.probes.upstream import bridges
 

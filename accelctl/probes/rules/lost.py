@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from accelctl.abi.logrules import BDF, DEVICE, LogRule, device_of, find, ids, matches, owner
 from accelctl.abi.rules import RuleContext, rule
 from accelctl.model.device import Device
 from accelctl.model.finding import Evidence, Finding
 from accelctl.model.reading import VOLATILE, Reading, absent
-from accelctl.abi.logrules import BDF, DEVICE, LogRule, device_of, find, ids, matches, owner
 from accelctl.probes.rules._common import WIDTHS, is_pci
 
 _HEADER = 64

@@ -49,9 +49,15 @@ def all_nodes(ctx: RuleContext) -> Iterator[Node]:
 
 
 def _nodes(ctx: RuleContext, device: Device | None, facts: dict[str, Reading]) -> Iterator[Node]:
-    for name in [key.removeprefix("nodes/").removesuffix("/path") for key in facts if key.endswith("/path")]:
-        base = f"nodes/{name}/"
-        own = {key.removeprefix(base): reading for key, reading in facts.items() if key.startswith(base)}
+    paths = (key.removeprefix("nodes/").removesuffix("/path") for key in facts if key.endswith("/path"))
+    owned: dict[str, dict[str, Reading]] = {name: {} for name in paths}
+    for key, reading in facts.items():  # names hold slashes (dri/card0), parts at most one (access/kernel)
+        name, _, part = key.removeprefix("nodes/").rpartition("/")
+        if name not in owned:
+            name, _, group = name.rpartition("/")
+            part = f"{group}/{part}"
+        owned.get(name, {})[part] = reading
+    for name, own in owned.items():
         chip = device.chip if device else str(own["chip"].value) if "chip" in own else ""
         room = ctx.rooms.by_name.get(chip or "")
         yield Node(name, role_of(ctx, room, name), room, device, own)

@@ -1,0 +1,72 @@
+"""amdgpu (include/uapi/drm/amdgpu_drm.h): memory objects and their GPU addresses, which user space chooses.
+
+A 0 from GEM_CREATE does not prove VRAM (the kernel falls back to GTT), a 0 from GEM_VA not that page tables were
+written: only that the interval is registered.
+"""
+
+from __future__ import annotations
+
+from accelctl.hal.uapi._struct import Struct, iow, iowr
+
+AMDGPU_GEM_DOMAIN_CPU = 1
+AMDGPU_GEM_DOMAIN_GTT = 2
+AMDGPU_GEM_DOMAIN_VRAM = 4
+AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED = 1
+AMDGPU_VA_OP_MAP = 1
+AMDGPU_VA_OP_UNMAP = 2
+AMDGPU_VM_PAGE_READABLE = 2
+AMDGPU_VM_PAGE_WRITEABLE = 4
+AMDGPU_VM_PAGE_EXECUTABLE = 8
+AMDGPU_INFO_VRAM_USAGE = 0x10
+AMDGPU_INFO_GTT_USAGE = 0x11
+AMDGPU_INFO_VIS_VRAM_USAGE = 0x17
+AMDGPU_INFO_DEV_INFO = 0x16
+AMDGPU_INFO_MEMORY = 0x19
+
+MEMORY_INFO = Struct(
+    "struct drm_amdgpu_memory_info",
+    "QQQQQQQQQQQQ",
+    "vram.total_heap_size vram.usable_heap_size vram.heap_usage vram.max_allocation cpu_accessible_vram.total_heap_size cpu_accessible_vram.usable_heap_size cpu_accessible_vram.heap_usage cpu_accessible_vram.max_allocation gtt.total_heap_size gtt.usable_heap_size gtt.heap_usage gtt.max_allocation",
+)
+
+GEM_CREATE = iowr(
+    "DRM_IOCTL_AMDGPU_GEM_CREATE",
+    "d",
+    0x40,
+    Struct(
+        "union drm_amdgpu_gem_create",
+        "QQQQ",
+        "in.bo_size in.alignment in.domains in.domain_flags",
+        views={"out.handle": ("I", 0)},
+    ),
+)
+GEM_MMAP = iowr(
+    "DRM_IOCTL_AMDGPU_GEM_MMAP",
+    "d",
+    0x41,
+    Struct("union drm_amdgpu_gem_mmap", "II", "in.handle in._pad", views={"out.addr_ptr": ("Q", 0)}),
+)
+INFO = iow(
+    "DRM_IOCTL_AMDGPU_INFO",
+    "d",
+    0x45,
+    Struct(
+        "struct drm_amdgpu_info",
+        "QIIIIII",
+        "return_pointer return_size query read_mmr_reg.dword_offset read_mmr_reg.count read_mmr_reg.instance read_mmr_reg.flags",
+    ),
+)
+# Grew, and its number with it (6.1: 0x40286448; 6.12: 0x40286448; 7.3: 0x40406448). Any of them works on any kernel, see the package.
+GEM_VA = iow(
+    "DRM_IOCTL_AMDGPU_GEM_VA",
+    "d",
+    0x48,
+    Struct(
+        "struct drm_amdgpu_gem_va",
+        "IIIIQQQQIIQ",
+        "handle _pad operation flags va_address offset_in_bo map_size vm_timeline_point vm_timeline_syncobj_out num_syncobj_handles input_fence_syncobj_handles",
+    ),
+)
+GEM_USERPTR = iowr(
+    "DRM_IOCTL_AMDGPU_GEM_USERPTR", "d", 0x51, Struct("struct drm_amdgpu_gem_userptr", "QQII", "addr size flags handle")
+)
