@@ -67,7 +67,7 @@ LINES = (
     "{b}: not ready {n}ms after FLR; giving up", "tenstorrent {b}: {t} {n}", "{t}",
 )  # fmt: skip
 EDITS: tuple[Callable[[str], str], ...] = (
-    lambda text: text + "\0" * 100, lambda text: "\0" * 100 + text, lambda text: "\0".join(text),
+    lambda text: text + "\0" * 100, lambda text: "\0" * 100 + text, "\0".join,
     lambda text: text * 2, lambda text: text * 300, lambda text: text.replace("\n", "\r\n"),
     lambda text: text.replace("\n", "\r"), lambda text: text.replace("\n", ""), lambda text: text.replace(":", "="),
     lambda text: text.replace(" ", "\t"), lambda text: text.replace(" ", ""),
@@ -92,7 +92,7 @@ SICK: dict[str, tuple[str, ...]] = {
     "config": ("\xff" * 64, "\xff"), "vram_total": ("1", "0", "17163091968", "-4096"),
     "vram_used": ("17163091969", "-1"),
     "properties": (
-        "simd_count 5\nlocation_id 99999999\ndomain -3", "heap_type 1\nsize_in_bytes -5", "type 11\nnode_to 1\nweight x",
+        "simd_count 5\nlocation_id 99999999\ndomain -3", "heap_type 1\nsize_in_bytes -5", "type 11\nnode_to 1\nweight",
         "simd_count 1\ndrm_render_minor 128\nlocation_id 768\ndomain 4294967296",
     ),
     "lockdown": ("none [integrity] confidentiality",),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from accelctl.errors import UsageError
 from accelctl.hal.manifest import KMSG, MANIFEST, SCHEMA, Manifest
@@ -42,6 +42,7 @@ Entry = bytes | Link | Special | None
 """What stands at a path; None is a folder."""
 
 Mutation = tuple[int, int, int]
+T = TypeVar("T")
 
 
 @dataclass
@@ -160,11 +161,19 @@ def manifest_of(machine: Machine) -> Manifest:
     """The manifest, or the empty one where it is refused (with one line)."""
     if machine.manifest is None:
         return Manifest()
+    parsed, _ = tried(lambda: Manifest.parse(json.dumps(machine.manifest).encode(), "mutated"))
+    return parsed or Manifest()
+
+
+def tried(call: Callable[[], T]) -> tuple[T | None, str]:
+    """(value, "") of a call, or (None, the one line) where it refused its input."""
     try:
-        return Manifest.parse(json.dumps(machine.manifest).encode(), "mutated")
+        return call(), ""
     except UsageError as error:
-        assert "\n" not in error.message
-        return Manifest()
+        message = error.message
+    assert "\n" not in message
+    assert 0 < len(message) < 1000
+    return None, message
 
 
 def root_of(machine: Machine, tree: Tree | None = None) -> SysRoot:

@@ -169,16 +169,19 @@ class Plan:
         self.links: dict[str, str] = {}
         self.nodes: dict[str, Any] = {"dev/kmsg": {"mode": "0600", "major": 1, "minor": 11}}
         self.parents: dict[str, tuple[str, ...]] = {}
+        self.full: set[str] = set()
 
     def gpu(self, chip: str, address: str, ids: tuple[str, str, str], driver: str, above: tuple[str, ...] = ()) -> None:
-        """A PCI function of a room with its driver, an IOMMU group and the room's files."""
+        """A PCI function with its driver and IOMMU group; the first one of a room has all files of the room's rows."""
         self.parents[address] = above
         for bridge in above:
             self.files.update(port(bridge))
         self.files.update(function(address, *ids, driver))
-        files, nodes = of_room(rooms()[chip], address)
-        self.files.update(files)
-        self.nodes.update(nodes)
+        if chip not in self.full:
+            self.full.add(chip)
+            files, nodes = of_room(rooms()[chip], address)
+            self.files.update(files)
+            self.nodes.update(nodes)
         group = int(address[5:7], 16)
         self.links[f"$D({address})/driver"] = f"/sys/bus/pci/drivers/{driver}"
         self.links[f"sys/bus/pci/drivers/{driver}/module"] = f"/sys/module/{driver}"

@@ -22,7 +22,9 @@ _MAX_TEXT = 1 << 16
 
 
 class Node(NamedTuple):
-    """A node's metadata and what the kernel answered to access(2): None for yes, an errno name for no, "" if not asked."""
+    """A node's metadata, and what the kernel answered to access(2): None for yes, an errno name for no, "" for not
+    asked.
+    """
 
     stat: NodeStat
     access: str | None

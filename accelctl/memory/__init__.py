@@ -1,8 +1,8 @@
 """Book-keeping for device memory: who holds which address, block and reference.
 
-Pure: nothing here opens, maps or asks anything. A chip tells these books what its driver did; `stress` compares them with
-the kernel's own. A single book cannot do that: what libdrm's amdgpu tests lose from their list of address holes no kernel
-counter shows, and tinygrad's NVIDIA interface never gives an address back at all.
+Pure: nothing here opens, maps or asks anything. A chip tells these books what its driver did; `stress` compares them
+with the kernel's own. A single book cannot do that: what libdrm's amdgpu tests lose from their list of address holes no
+kernel counter shows, and tinygrad's NVIDIA interface never gives an address back at all.
 
 One book belongs to one worker: none of them locks.
 """

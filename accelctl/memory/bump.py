@@ -1,9 +1,10 @@
 """Device addresses that are never reused: `Bump`, and how to see that end coming.
 
-tinygrad's NVIDIA interface hands addresses upwards from a 64 GiB window and never takes one back (`free` releases memory,
-not the address), so 64 GiB of allocations in total end in "out of memory" on an empty card; drivers have had the same
-defect (NVIDIA/open-gpu-kernel-modules#1274, ROCm/rocm-systems#9823). `stress --va bump` shows what that costs, `forecast`
-says when it ends, and `AddressWatch` finds it in the addresses of an allocator that is not ours, long before the end.
+tinygrad's NVIDIA interface hands addresses upwards from a 64 GiB window and never takes one back (`free` releases
+memory, not the address), so 64 GiB of allocations in total end in "out of memory" on an empty card; drivers have had
+the same defect (NVIDIA/open-gpu-kernel-modules#1274, ROCm/rocm-systems#9823). `stress --va bump` shows what that costs,
+`forecast` says when it ends, and `AddressWatch` finds it in the addresses of an allocator that is not ours, long before
+the end.
 """
 
 from bisect import insort
@@ -194,32 +195,33 @@ class Climb(NamedTuple):
     held: int
     """Most bytes held at the end of an operation while the addresses rose."""
     mark: int
-    ahead: Forecast | None
+    ahead: Forecast
 
     def __str__(self) -> str:
         held = "bytes held return to 0" if self.held == 0 else f"never more than {in_bytes(self.held)} are held"
         text = "device address space not reused after free: high-water mark "
         text += f"+{in_bytes(round(self.per_operation))} per operation while {held}"
-        return text + (f", exhausted after operation {self.ahead.last_operation}" if self.ahead else "")
+        return f"{text}, exhausted after operation {self.ahead.last_operation}"
 
 
 class AddressWatch:
     """Sees address space that is not reused, in the addresses that a driver or runtime returns.
 
-    The cause has two look-alikes, and both books are kept to tell them apart: a leak (held bytes rise as well) and an
-    allocator that goes round its space before it reuses (the mark stops at the end: `climb` then stops as well).
-    Memory is bounded: at SAMPLES samples every second one is dropped, and from then on half as many are taken.
+    Two look-alikes are told apart: a leak, because what is held rises as well; and an allocator that goes once round
+    its space before it reuses, but that only after the first round, when its mark rests at the end. Memory is bounded:
+    at SAMPLES samples every second one is dropped, and from then on half as many are taken.
     """
 
     SAMPLES = 256
     LEAST = 4
-    """Operations that must all have raised the mark before that is called a climb."""
+    """Rises of the mark before that is called a climb, and how many usual intervals without one end it."""
 
     def __init__(self, base: int, size: int) -> None:
         self.base, self.size = base, size
         self.samples: list[Sample] = []
         self._operation = self._mark = self._held = 0
-        self._every, self._stale, self._base_held, self._most_held = 1, 0, 0, 0
+        self._rises = self._stale = self._last_mark = self._first_held = self._most_held = 0
+        self._every = 1
 
     def took(self, va: int, size: int) -> None:
         """An address was returned for so many bytes."""
@@ -231,27 +233,28 @@ class AddressWatch:
         self._held -= size
 
     def tick(self, seconds: float = 0.0) -> None:
-        """One operation (an iteration of the loop) is over."""
+        """One operation (an iteration of the loop) is over; the first one is warm-up, its mark no rise."""
         self._operation += 1
-        rose = not self.samples or self._mark > self.samples[-1].mark
-        self._stale = 0 if rose else self._stale + 1
-        if not self.samples:
-            self._base_held = self._held
+        if self._operation == 1:
+            self._first_held = self._held
+        elif self._mark > self._last_mark:
+            self._rises, self._stale = self._rises + 1, 0
+        else:
+            self._stale += 1
+        self._last_mark = self._mark
         self._most_held = max(self._most_held, self._held)
-        if self._operation % self._every == 0 or len(self.samples) < 2:
+        if self._operation % self._every == 0:
             self.samples.append(Sample(self._operation, seconds, self._mark))
         if len(self.samples) >= self.SAMPLES:
-            del self.samples[1:-1:2]
+            del self.samples[1::2]
             self._every *= 2
 
     def climb(self) -> Climb | None:
-        """The climb, or None: too few operations, the mark rests, or what is held grows as fast."""
-        if self._operation < self.LEAST or self._stale >= self.LEAST:
+        """The climb, or None: too few rises, the mark rests, or what is held grows at least half as fast."""
+        if self._rises < self.LEAST or self._stale * self._rises > self.LEAST * self._operation:
             return None
         ahead = forecast(self.samples, self.size)
-        if ahead is None:
-            return None
         grown = self._mark - self.samples[0].mark
-        if 2 * (self._most_held - self._base_held) >= grown:
+        if ahead is None or 2 * (self._most_held - self._first_held) >= grown:
             return None
         return Climb(ahead.per_operation, self._most_held, self._mark, ahead)

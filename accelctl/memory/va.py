@@ -6,12 +6,12 @@ life of the file descriptor and no kernel counter shows it. It must come back, e
 room" from an allocator that overlooked a hole would be reported as a defect of the driver.
 
 Why this structure. TLSF (Masmano et al., ECRTS 2004; tinygrad's PCI interface uses one) finds a class of sizes by two
-levels of bit maps, but rounds up to a class and so overlooks holes of the very class it was asked for, and with a larger
-alignment asks for size + alignment. A sorted list with bisect is exact but moves O(n) words per insertion. Here the bit
-maps go on downwards to single sizes (`Ordered`, 64 ways per level), which makes the fit exact (the smallest hole that
-holds the request *at its alignment*), and costs O(log64 of the address space), at most 8 levels for 57 bits in 4 KiB
-pages, however many holes there are. Each alignment in use (2 or 3 in practice, 4 KiB, 64 KiB and 2 MiB) has its own index
-of what a hole offers at that alignment; the first request with a new alignment builds it and is O(holes).
+levels of bit maps, but rounds up to a class and so overlooks holes of the very class it was asked for, and with a
+larger alignment asks for size + alignment. A sorted list with bisect is exact but moves O(n) words per insertion. Here
+the bit maps go on downwards to single sizes (`Ordered`, 64 ways per level), which makes the fit exact (the smallest
+hole that holds the request *at its alignment*), and costs O(log64 of the address space), at most 8 levels for 57 bits
+in 4 KiB pages, however many holes there are. Each alignment in use (2 or 3 in practice, 4 KiB, 64 KiB and 2 MiB) has
+its own index of what a hole offers at that alignment; the first request with a new alignment builds it and is O(holes).
 """
 
 from collections.abc import Iterator
@@ -281,7 +281,7 @@ def checked_range(va: int, size: int, space: tuple[int, int, int]) -> int:
 
 
 class GoodFit:
-    """A recycling allocator over [base, base + size): best fit at the asked alignment, freed neighbours become one hole.
+    """A recycling allocator over [base, base + size): best fit at the asked alignment, freed neighbours are one hole.
 
     Alignments are of the absolute address. Sizes are rounded up to whole granules (bytes, a power of two: the device's
     smallest page). Every operation is O(log) as the module says; `check` and `holes` are linear.
@@ -329,7 +329,7 @@ class GoodFit:
         self._fixed += pages
 
     def free(self, va: int) -> int:
-        """Give back what starts at `va`; its size in bytes. CallerError when nothing does: freed already, or never had."""
+        """Give back what starts at `va`; its size in bytes. CallerError when nothing does (freed already?)."""
         start, odd = divmod(va - self.base, self.granule)
         block = None if odd else self._blocks.pop(start, None)
         if block is None:

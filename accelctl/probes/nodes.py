@@ -6,6 +6,7 @@ own access(2) answer; where the two differ it is the device cgroup or a security
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatch
 
 from accelctl.abi.rooms import Room, Row
@@ -65,7 +66,8 @@ class Judge:
         name = self.groups.get(stat.gid)
         if name is None:
             return absent("etc/group", "empty", detail=f"gid {stat.gid} has no name here")
-        return Reading(name, "etc/group", f"{name}:{stat.gid}")
+        line = re.search(rf"^{re.escape(name)}:.*$", self.scan.root.text("etc/group") or "", re.MULTILINE)
+        return Reading(name, "etc/group", line.group(0) if line else None)
 
     def _permission(self, path: str, stat: NodeStat) -> dict[str, Reading]:
         if self.process is None:

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from accelctl.abi.rooms import in_tree
 from accelctl.accept import manifest as expectations
-from accelctl.errors import UsageError
 from accelctl.hal.archive import read_archive
 from accelctl.hal.manifest import SCHEMA, Manifest
 from accelctl.model.device import Device
@@ -32,6 +31,7 @@ from accelctl.probes.scan import probe
 from tests import mutate
 from tests.helpers import ROOT, environment
 from tests.hostile import JSON_VALUES, NUMBERS
+from tests.mutate import tried
 from tests.unit.test_fuzz_rules import VALUES, toml
 from tests.unit.test_fuzz_trees import examples, machine
 
@@ -115,9 +115,9 @@ def in_front(*blocks: bytes) -> Iterator[bytes]:
 
 
 BOMBS: dict[str, Callable[[], Iterator[bytes]]] = {
-    "gzip of zeros": lambda: zeros(16 * MIB, 20),
-    "xz of zeros": lambda: zeros(16 * MIB, 20),
-    "bz2 of zeros": lambda: zeros(16 * MIB, 20),
+    "gzip of zeros": lambda: zeros(16 * MIB, 17),
+    "xz of zeros": lambda: zeros(16 * MIB, 17),
+    "bz2 of zeros": lambda: zeros(16 * MIB, 17),
     "as much as is read": lambda: zeros(15 * MIB, 16),
     "deep folders": deep,
     "an extended header of 200 MiB": lambda: in_front(header(b"x", 200 * MIB), b"1" * (200 * MIB)),
@@ -129,6 +129,7 @@ BOMBS: dict[str, Callable[[], Iterator[bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bomb", list(BOMBS))
 def test_bombs_stay_small_in_memory(bomb: str, tmp_path: Path) -> None:
     path = tmp_path / "bomb"
@@ -168,10 +169,9 @@ def test_flipped_and_cut_archives_of_machines(tmp_path: Path) -> None:
         for where, new in changes:
             data[where % len(data) : where % len(data) + len(new)] = new
         path.write_bytes(data[: cut % len(data)] if cut % 3 == 0 else data)
-        try:
-            tree = read_archive(str(path))
-        except UsageError as error:
-            assert "\n" not in error.message
+        tree, refusal = tried(lambda: read_archive(str(path)))
+        if tree is None:
+            assert refusal.startswith(str(path))
             return
         assert not [
             name for name in (*tree.files, *tree.links, *tree.nodes) if name.startswith("/") or ".." in name.split("/")
@@ -201,11 +201,8 @@ FIELDS = ("schema", "nodes", "errors", "process", "environ", "complete", "redact
 )
 def test_any_manifest_is_read_or_refused(document: dict[str, object], known: bool, raw: bytes | None) -> None:
     data = json.dumps({**document, **({"schema": SCHEMA} if known else {})}).encode() if raw is None else raw
-    try:
-        Manifest.parse(data, "some file")
-    except UsageError as error:
-        assert error.message.startswith("some file")
-        assert "\n" not in error.message
+    parsed, refusal = tried(lambda: Manifest.parse(data, "some file"))
+    assert parsed is not None or refusal.startswith("some file")
 
 
 KEYS = (
@@ -223,11 +220,9 @@ KEYS = (
 def test_any_expectation_is_read_or_refused(values: dict[str, object], known: bool, raw: bytes | None) -> None:
     rows = {**values, **({"schema": expectations.SCHEMA} if known else {})}
     text = "\n".join(f"{key} = {'0' if value is None else toml(value)}" for key, value in rows.items())
-    try:
-        expectations.parse(text.encode("utf-8", "surrogatepass") if raw is None else raw, "some file")
-    except UsageError as error:
-        assert error.message.startswith("some file")
-        assert "\n" not in error.message
+    data = text.encode("utf-8", "surrogatepass") if raw is None else raw
+    parsed, refusal = tried(lambda: expectations.parse(data, "some file"))
+    assert parsed is not None or refusal.startswith("some file")
 
 
 PARTS = (
@@ -243,10 +238,8 @@ PARTS = (
     )
 )
 def test_any_filter_is_used_or_refused(texts: list[str]) -> None:
-    try:
-        chosen = parse_filters(texts)
-    except UsageError as error:
-        assert "\n" not in error.message
+    chosen, _ = tried(lambda: parse_filters(texts))
+    if chosen is None:
         return
     assert all(parse_filter(one.text) == one for one in chosen.filters)
     for device in shown():

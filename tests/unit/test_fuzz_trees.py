@@ -36,7 +36,7 @@ from tests.synthetic import make_machine
 SEARCH = os.environ.get("ACCELCTL_FUZZ", "")
 """Read before the fixtures clean the environment."""
 
-PER_FAMILY, PER_ROOM, PER_SIZE, PER_CAPTURE, ON_DISK, AS_PROGRAM = 150, 5, 60, 8, 100, 12
+PER_FAMILY, PER_ROOM, PER_SIZE, PER_CAPTURE, ON_DISK, AS_PROGRAM = 150, 5, 60, 6, 100, 10
 
 
 def examples(count: int) -> settings:
@@ -104,7 +104,7 @@ def awake(seconds: int) -> Iterator[None]:
 def check(name: str, damage: list[Mutation]) -> None:
     damaged = mutate.apply(machine(name), damage)
     with awake(120):
-        examine(lambda: mutate.root_of(damaged), in_tree(), whole=damage[0][2] % 6 == 0)
+        examine(lambda: mutate.root_of(damaged), in_tree(), whole=damage[0][2] % 8 == 0)
 
 
 def test_enough_trees_without_captured_machines() -> None:
@@ -120,6 +120,7 @@ def test_seeds_are_worth_damaging(name: str) -> None:
     assert len(machine(name).targets) > 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(seeds.FAMILIES))
 def test_families(name: str) -> None:
     @examples(PER_FAMILY)
@@ -130,6 +131,7 @@ def test_families(name: str) -> None:
     holds()
 
 
+@pytest.mark.slow
 def test_every_room() -> None:
     @examples(PER_ROOM * len(seeds.rooms()))
     @given(name=st.sampled_from([f"room:{name}" for name in seeds.rooms()]), damage=mutations)
@@ -153,6 +155,7 @@ def captured() -> list[str]:
     return sorted(path.name.removesuffix(".tar.xz") for path in (shared_folder() / "machines").glob("*.tar.xz"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", captured() or ["missing"])
 def test_captured_machines(name: str, shared: Path) -> None:
     @examples(PER_CAPTURE)
@@ -236,6 +239,10 @@ SMALL = [name for name in seeds.FAMILIES if name not in ("crowd", "xe", "ailing"
 """Seeds of at most 300 entries: making and removing files is what takes the time here."""
 
 
+MEMORY = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_OK)), None)
+"""Files in memory where there are such; None is the usual place."""
+
+
 def few(damaged: Machine) -> Machine:
     """Without the thousands of equal entries that a crowd brings."""
     for path in list(damaged.entries)[900:]:
@@ -243,13 +250,14 @@ def few(damaged: Machine) -> Machine:
     return damaged
 
 
+@pytest.mark.slow
 def test_folders_on_disk() -> None:
     """Real FIFOs, devices, loops, unreadable files, and links that lead out of the root."""
 
     @examples(ON_DISK)
     @given(name=st.sampled_from(SMALL), damage=mutations)
     def holds(name: str, damage: list[Mutation]) -> None:
-        base = Path(tempfile.mkdtemp())
+        base = Path(tempfile.mkdtemp(dir=MEMORY))
         base.chmod(0o755)
         secret, root = base / "outside" / "secret", base / "root"
         secret.parent.mkdir()
@@ -289,13 +297,14 @@ def remove(base: Path) -> None:
 # -- the whole program -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_program() -> None:
     """A folder, then the same machine as an archive: the right exit status, one line at most, the same bytes again."""
 
     @examples(AS_PROGRAM)
     @given(name=st.sampled_from(SMALL), damage=mutations)
     def holds(name: str, damage: list[Mutation]) -> None:
-        base = Path(tempfile.mkdtemp())
+        base = Path(tempfile.mkdtemp(dir=MEMORY))
         damaged = few(mutate.apply(machine(name), damage))
         mutate.write(damaged, base / "root")
         mutate.pack(damaged, base / "root.tar.xz")

@@ -17,12 +17,12 @@ _TOKEN = re.compile(r"(\d*)([xsbBhHiIqQ])")
 
 
 class Field(NamedTuple):
-    """One field: where it lies, and how its bytes are read. ``count`` is 0 for a single number or a byte string."""
+    """One field: where it lies, and how its bytes are read. ``items`` is 0 for a single number or a byte string."""
 
     name: str
     c_name: str
     offset: int
-    count: int
+    items: int
     codec: struct.Struct
 
     @property
@@ -33,14 +33,14 @@ class Field(NamedTuple):
     def get(self, buffer: bytes | bytearray) -> Any:
         """The value in ``buffer``: int, bytes (a ``char[]``, with its zeros), or a tuple of int (an array)."""
         values = self.codec.unpack_from(buffer, self.offset)
-        return values if self.count else values[0]
+        return values if self.items else values[0]
 
     def put(self, buffer: bytearray, value: Any) -> None:
         """Write the value; raises ValueError for one that does not fit: nothing is cut off silently."""
         if isinstance(value, (bytes, bytearray)) and len(value) > self.size:
             raise ValueError(f"{self.name}: {len(value)} bytes, there is room for {self.size}")
         try:
-            self.codec.pack_into(buffer, self.offset, *(value if self.count else (value,)))
+            self.codec.pack_into(buffer, self.offset, *(value if self.items else (value,)))
         except (struct.error, TypeError) as error:
             raise ValueError(f"{self.name}: {value!r} does not fit: {error}") from error
 
@@ -53,7 +53,7 @@ class Struct:
     (iommufd's ``size``, VFIO's ``argsz``): :meth:`pack` fills it in.
     """
 
-    __slots__ = ("fields", "name", "size", "sized", "views")
+    __slots__ = ("_blank", "_numbers", "fields", "name", "size", "sized", "views")
 
     def __init__(
         self, name: str, layout: str, names: str, *, views: Mapping[str, tuple[str, int]] | None = None, sized: str = ""
@@ -66,6 +66,11 @@ class Struct:
         self.sized = sized
         if len(self.fields) != len(found) or self.fields.keys() & self.views.keys():
             raise ValueError(f"{name}: two fields of one name")
+        every = (self.fields | self.views).values()
+        self._numbers = {f.name: (f.codec.pack_into, f.offset) for f in every if _is_number(f)}
+        self._blank = bytearray(self.size)
+        if sized:
+            self.fields[sized].put(self._blank, self.size)
 
     def __repr__(self) -> str:
         return f"<{self.name}, {self.size} bytes>"
@@ -83,10 +88,15 @@ class Struct:
 
     def pack(self, **values: Any) -> bytearray:
         """A buffer with these values, everything else 0. Raises KeyError (no such field), ValueError (no room)."""
-        buffer = bytearray(self.size)
-        if self.sized:
-            self.fields[self.sized].put(buffer, self.size)
+        buffer = self._blank[:]
         for name, value in values.items():
+            number = self._numbers.get(name)
+            if number is not None:  # most are: loops call this once per ioctl
+                try:
+                    number[0](buffer, number[1], value)
+                    continue
+                except struct.error:
+                    pass  # said properly below
             self.field(name).put(buffer, value)
         return buffer
 
@@ -150,11 +160,18 @@ def _fields(layout: str, names: list[str]) -> tuple[list[Field], int]:
     waiting = iter(names)
     for token in tokens:
         if token[-1] != "x":
-            found.append(_field(next(waiting), token, offset))
+            name = next(waiting, None)
+            if name is None:
+                raise ValueError(f"fewer names than fields in {layout!r}: {names}")
+            found.append(_field(name, token, offset))
         offset += struct.calcsize("<" + token)
     if next(waiting, None) is not None:
         raise ValueError(f"more names than fields in {layout!r}: {names}")
     return found, offset
+
+
+def _is_number(field: Field) -> bool:
+    return not field.items and field.codec.format[-1] != "s"
 
 
 def _split(token: str) -> tuple[int, str]:

@@ -26,7 +26,26 @@ AMDGPU_INFO_MEMORY = 0x19
 MEMORY_INFO = Struct(
     "struct drm_amdgpu_memory_info",
     "QQQQQQQQQQQQ",
-    "vram.total_heap_size vram.usable_heap_size vram.heap_usage vram.max_allocation cpu_accessible_vram.total_heap_size cpu_accessible_vram.usable_heap_size cpu_accessible_vram.heap_usage cpu_accessible_vram.max_allocation gtt.total_heap_size gtt.usable_heap_size gtt.heap_usage gtt.max_allocation",
+    "vram.total_heap_size vram.usable_heap_size vram.heap_usage vram.max_allocation "
+    "cpu_accessible_vram.total_heap_size cpu_accessible_vram.usable_heap_size "
+    "cpu_accessible_vram.heap_usage cpu_accessible_vram.max_allocation gtt.total_heap_size "
+    "gtt.usable_heap_size gtt.heap_usage gtt.max_allocation",
+)
+INFO_DEVICE = Struct(
+    "struct drm_amdgpu_info_device",
+    "IIIIIIIIQQII16IIIIIQQQIIIIIIIIQQQQIIIIIIIIIIII16IQQIIQQQIIIIIIQIIIIII",
+    "device_id chip_rev external_rev pci_rev family num_shader_engines num_shader_arrays_per_engine "
+    "gpu_counter_freq max_engine_clock max_memory_clock cu_active_number cu_ao_mask cu_bitmap "
+    "enabled_rb_pipes_mask num_rb_pipes num_hw_gfx_contexts pcie_gen ids_flags virtual_address_offset "
+    "virtual_address_max virtual_address_alignment pte_fragment_size gart_page_size ce_ram_size "
+    "vram_type vram_bit_width vce_harvest_config gc_double_offchip_lds_buf prim_buf_gpu_addr "
+    "pos_buf_gpu_addr cntl_sb_buf_gpu_addr param_buf_gpu_addr prim_buf_size pos_buf_size "
+    "cntl_sb_buf_size param_buf_size wave_front_size num_shader_visible_vgprs num_cu_per_sh "
+    "num_tcc_blocks gs_vgt_table_depth gs_prim_buffer_depth max_gs_waves_per_vgt pcie_num_lanes "
+    "cu_ao_bitmap high_va_offset high_va_max pa_sc_tile_steering_override pad tcc_disabled_mask "
+    "min_engine_clock min_memory_clock tcp_cache_size num_sqc_per_wgp sqc_data_cache_size "
+    "sqc_inst_cache_size gl1c_cache_size gl2c_cache_size mall_size enabled_rb_pipes_mask_hi "
+    "shadow_size shadow_alignment csa_size csa_alignment userq_ip_mask",
 )
 
 GEM_CREATE = iowr(
@@ -53,10 +72,12 @@ INFO = iow(
     Struct(
         "struct drm_amdgpu_info",
         "QIIIIII",
-        "return_pointer return_size query read_mmr_reg.dword_offset read_mmr_reg.count read_mmr_reg.instance read_mmr_reg.flags",
+        "return_pointer return_size query read_mmr_reg.dword_offset read_mmr_reg.count "
+        "read_mmr_reg.instance read_mmr_reg.flags",
     ),
 )
-# Grew, and its number with it (6.1: 0x40286448; 6.12: 0x40286448; 7.3: 0x40406448). Any of them works on any kernel, see the package.
+# Grew, and its number with it (6.1: 0x40286448; 6.12: 0x40286448; 7.3: 0x40406448).
+# Any of them works on any kernel, see the package.
 GEM_VA = iow(
     "DRM_IOCTL_AMDGPU_GEM_VA",
     "d",
@@ -64,7 +85,8 @@ GEM_VA = iow(
     Struct(
         "struct drm_amdgpu_gem_va",
         "IIIIQQQQIIQ",
-        "handle _pad operation flags va_address offset_in_bo map_size vm_timeline_point vm_timeline_syncobj_out num_syncobj_handles input_fence_syncobj_handles",
+        "handle _pad operation flags va_address offset_in_bo map_size vm_timeline_point "
+        "vm_timeline_syncobj_out num_syncobj_handles input_fence_syncobj_handles",
     ),
 )
 GEM_USERPTR = iowr(

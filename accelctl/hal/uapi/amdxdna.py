@@ -9,14 +9,12 @@ AMDXDNA_BO_DEV_HEAP = 2
 AMDXDNA_BO_DEV = 3
 AMDXDNA_BO_CMD = 4
 
-# Not in every kernel that was compared: 7.3 only.
 CREATE_BO = iowr(
     "DRM_IOCTL_AMDXDNA_CREATE_BO",
     "d",
     0x43,
     Struct("struct amdxdna_drm_create_bo", "QQQII", "flags vaddr size type handle"),
 )
-# Not in every kernel that was compared: 7.3 only.
 GET_BO_INFO = iowr(
     "DRM_IOCTL_AMDXDNA_GET_BO_INFO",
     "d",

@@ -14,9 +14,8 @@ HL_MEM_OP_UNMAP = 3
 HL_MEM_USERPTR = 4
 HL_INFO_DRAM_USAGE = 2
 
-HL_INFO_DRAM_USAGE = Struct("struct hl_info_dram_usage", "QQ", "dram_free_mem ctx_dram_mem")
+INFO_DRAM_USAGE = Struct("struct hl_info_dram_usage", "QQ", "dram_free_mem ctx_dram_mem")
 
-# Not in every kernel that was compared: 6.12, 7.3 only.
 MEMORY = iowr(
     "DRM_IOCTL_HL_MEMORY",
     "d",
@@ -24,7 +23,8 @@ MEMORY = iowr(
     Struct(
         "union hl_mem_args",
         "QQQIIII",
-        "in.map_host.host_virt_addr in.map_host.hint_addr in.map_host.mem_size in.op in.flags in.ctx_id in.num_of_elements",
+        "in.map_host.host_virt_addr in.map_host.hint_addr in.map_host.mem_size in.op in.flags in.ctx_id "
+        "in.num_of_elements",
         views={
             "in.alloc.mem_size": ("Q", 0),
             "in.alloc.page_size": ("Q", 8),
@@ -37,7 +37,6 @@ MEMORY = iowr(
         },
     ),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 INFO = iowr(
     "DRM_IOCTL_HL_INFO", "d", 0x40, Struct("struct hl_info_args", "QIIII", "return_pointer return_size op dcore_id pad")
 )

@@ -14,13 +14,10 @@ IOMMU_IOAS_MAP_READABLE = 4
 
 IOVA_RANGE = Struct("struct iommu_iova_range", "QQ", "start last")
 
-# Not in every kernel that was compared: 6.12, 7.3 only.
 DESTROY = io("IOMMU_DESTROY", ";", 0x80, Struct("struct iommu_destroy", "II", "size id", sized="size"))
-# Not in every kernel that was compared: 6.12, 7.3 only.
 IOAS_ALLOC = io(
     "IOMMU_IOAS_ALLOC", ";", 0x81, Struct("struct iommu_ioas_alloc", "III", "size flags out_ioas_id", sized="size")
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 IOAS_IOVA_RANGES = io(
     "IOMMU_IOAS_IOVA_RANGES",
     ";",
@@ -32,14 +29,12 @@ IOAS_IOVA_RANGES = io(
         sized="size",
     ),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 IOAS_MAP = io(
     "IOMMU_IOAS_MAP",
     ";",
     0x85,
     Struct("struct iommu_ioas_map", "IIIIQQQ", "size flags ioas_id __reserved user_va length iova", sized="size"),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 IOAS_UNMAP = io(
     "IOMMU_IOAS_UNMAP", ";", 0x86, Struct("struct iommu_ioas_unmap", "IIQQ", "size ioas_id iova length", sized="size")
 )

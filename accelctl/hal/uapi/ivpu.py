@@ -9,13 +9,10 @@ DRM_IVPU_BO_CACHED = 0
 DRM_IVPU_BO_UNCACHED = 0x10000
 DRM_IVPU_BO_WC = 0x20000
 
-# Not in every kernel that was compared: 6.12, 7.3 only.
 GET_PARAM = iowr("DRM_IOCTL_IVPU_GET_PARAM", "d", 0x40, Struct("struct drm_ivpu_param", "IIQ", "param index value"))
-# Not in every kernel that was compared: 6.12, 7.3 only.
 BO_CREATE = iowr(
     "DRM_IOCTL_IVPU_BO_CREATE", "d", 0x42, Struct("struct drm_ivpu_bo_create", "QIIQ", "size flags handle vpu_addr")
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 BO_INFO = iowr(
     "DRM_IOCTL_IVPU_BO_INFO",
     "d",

@@ -62,7 +62,7 @@ AVAILABLE_MEMORY = iowr(
     0x23,
     Struct("struct kfd_ioctl_get_available_memory_args", "QII", "available gpu_id pad"),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
+# Not in the header of 6.1.
 EXPORT_DMABUF = iowr(
     "AMDKFD_IOC_EXPORT_DMABUF",
     "K",

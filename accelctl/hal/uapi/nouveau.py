@@ -1,7 +1,7 @@
 """nouveau (include/uapi/drm/nouveau_drm.h): two interfaces that must not be mixed on one file.
 
-VM_INIT comes before anything else and cannot be undone; after a GEM_NEW without it, it answers ENOSYS. ``map_handle`` is
-the map offset.
+VM_INIT comes before anything else and cannot be undone; after a GEM_NEW without it, it answers ENOSYS. ``map_handle``
+is the map offset.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ DRM_NOUVEAU_VM_BIND_OP_UNMAP = 1
 
 VM_BIND_OP = Struct("struct drm_nouveau_vm_bind_op", "IIIIQQQ", "op flags handle pad addr bo_offset range")
 
-# Not in every kernel that was compared: 6.12, 7.3 only.
+# Not in the header of 6.1.
 GETPARAM = iowr("DRM_IOCTL_NOUVEAU_GETPARAM", "d", 0x40, Struct("struct drm_nouveau_getparam", "QQ", "param value"))
-# Not in every kernel that was compared: 6.12, 7.3 only.
+# Not in the header of 6.1.
 VM_INIT = iowr(
     "DRM_IOCTL_NOUVEAU_VM_INIT",
     "d",
     0x50,
     Struct("struct drm_nouveau_vm_init", "QQ", "kernel_managed_addr kernel_managed_size"),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
+# Not in the header of 6.1.
 VM_BIND = iowr(
     "DRM_IOCTL_NOUVEAU_VM_BIND",
     "d",
@@ -41,7 +41,8 @@ GEM_NEW = iowr(
     Struct(
         "struct drm_nouveau_gem_new",
         "IIQQQIIII",
-        "info.handle info.domain info.size info.offset info.map_handle info.tile_mode info.tile_flags channel_hint align",
+        "info.handle info.domain info.size info.offset info.map_handle info.tile_mode info.tile_flags "
+        "channel_hint align",
     ),
 )
 GEM_INFO = iowr(

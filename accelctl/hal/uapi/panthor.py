@@ -1,4 +1,4 @@
-"""Mali with firmware scheduling (include/uapi/drm/panthor_drm.h). A bind that fails can make the address space unusable."""
+"""Mali with firmware scheduling (include/uapi/drm/panthor_drm.h). A failed bind can make the space unusable."""
 
 from __future__ import annotations
 
@@ -15,31 +15,25 @@ VM_BIND_OP = Struct(
     "flags bo_handle bo_offset va size syncs.stride syncs.count syncs.array",
 )
 
-# Not in every kernel that was compared: 6.12, 7.3 only.
 VM_CREATE = iowr(
     "DRM_IOCTL_PANTHOR_VM_CREATE", "d", 0x41, Struct("struct drm_panthor_vm_create", "IIQ", "flags id user_va_range")
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 VM_DESTROY = iowr("DRM_IOCTL_PANTHOR_VM_DESTROY", "d", 0x42, Struct("struct drm_panthor_vm_destroy", "II", "id pad"))
-# Not in every kernel that was compared: 6.12, 7.3 only.
 VM_BIND = iowr(
     "DRM_IOCTL_PANTHOR_VM_BIND",
     "d",
     0x43,
     Struct("struct drm_panthor_vm_bind", "IIIIQ", "vm_id flags ops.stride ops.count ops.array"),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 VM_GET_STATE = iowr(
     "DRM_IOCTL_PANTHOR_VM_GET_STATE", "d", 0x44, Struct("struct drm_panthor_vm_get_state", "II", "vm_id state")
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 BO_CREATE = iowr(
     "DRM_IOCTL_PANTHOR_BO_CREATE",
     "d",
     0x45,
     Struct("struct drm_panthor_bo_create", "QIIII", "size flags exclusive_vm_id handle pad"),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 BO_MMAP_OFFSET = iowr(
     "DRM_IOCTL_PANTHOR_BO_MMAP_OFFSET",
     "d",

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from accelctl.hal.uapi._struct import Struct, iowr
 
-# Not in every kernel that was compared: 6.12, 7.3 only.
 CREATE_BO = iowr("DRM_IOCTL_QAIC_CREATE_BO", "d", 0x41, Struct("struct qaic_create_bo", "QII", "size handle pad"))
-# Not in every kernel that was compared: 6.12, 7.3 only.
 MMAP_BO = iowr("DRM_IOCTL_QAIC_MMAP_BO", "d", 0x42, Struct("struct qaic_mmap_bo", "IIQ", "handle pad offset"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from accelctl.hal.uapi._struct import Struct, iowr
 
-# Not in every kernel that was compared: 7.3 only.
 CREATE_BO = iowr(
     "DRM_IOCTL_ROCKET_CREATE_BO",
     "d",

@@ -1,8 +1,9 @@
 """VFIO containers and groups, type 1 (include/uapi/linux/vfio.h).
 
-What gives access to a device is deliberately absent: taking it would reset it. UNMAP_DMA
-writes into ``size`` how much was unmapped; 0 bytes is not an error. GET_INFO puts capabilities behind its structure when
-``argsz`` has room. CHECK_EXTENSION and SET_IOMMU take a plain int, GROUP_SET_CONTAINER a pointer to the descriptor.
+The call that hands out a device is deliberately absent: it would take the device from its owner, and reset it.
+UNMAP_DMA writes into ``size`` how much was unmapped; 0 bytes is not an error. GET_INFO puts capabilities behind its
+structure when ``argsz`` has room. CHECK_EXTENSION and SET_IOMMU take a plain int, GROUP_SET_CONTAINER a pointer to the
+descriptor.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ GET_CAPS = iowr(
     0x49,
     Struct("struct drm_virtgpu_get_caps", "IIQII", "cap_set_id cap_set_ver addr size pad"),
 )
-# Grew, and its number with it (6.1: 0xC030644A; 6.12: 0xC030644A; 7.3: 0xC038644A). Any of them works on any kernel, see the package.
+# Grew, and its number with it (6.1: 0xC030644A; 6.12: 0xC030644A; 7.3: 0xC038644A).
+# Any of them works on any kernel, see the package.
 RESOURCE_CREATE_BLOB = iowr(
     "DRM_IOCTL_VIRTGPU_RESOURCE_CREATE_BLOB",
     "d",

@@ -26,14 +26,12 @@ MEM_REGION = Struct(
 )
 QUERY_MEM_REGIONS = Struct("struct drm_xe_query_mem_regions", "II", "num_mem_regions pad")
 
-# Not in every kernel that was compared: 6.12, 7.3 only.
 DEVICE_QUERY = iowr(
     "DRM_IOCTL_XE_DEVICE_QUERY",
     "d",
     0x40,
     Struct("struct drm_xe_device_query", "QIIQ2Q", "extensions query size data reserved"),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 GEM_CREATE = iowr(
     "DRM_IOCTL_XE_GEM_CREATE",
     "d",
@@ -44,20 +42,16 @@ GEM_CREATE = iowr(
         "extensions size placement flags vm_id handle cpu_caching pad reserved",
     ),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 GEM_MMAP_OFFSET = iowr(
     "DRM_IOCTL_XE_GEM_MMAP_OFFSET",
     "d",
     0x42,
     Struct("struct drm_xe_gem_mmap_offset", "QIIQ2Q", "extensions handle flags offset reserved"),
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 VM_CREATE = iowr(
     "DRM_IOCTL_XE_VM_CREATE", "d", 0x43, Struct("struct drm_xe_vm_create", "QII2Q", "extensions flags vm_id reserved")
 )
-# Not in every kernel that was compared: 6.12, 7.3 only.
 VM_DESTROY = iow("DRM_IOCTL_XE_VM_DESTROY", "d", 0x44, Struct("struct drm_xe_vm_destroy", "II2Q", "vm_id pad reserved"))
-# Not in every kernel that was compared: 6.12, 7.3 only.
 VM_BIND = iow(
     "DRM_IOCTL_XE_VM_BIND",
     "d",
@@ -65,7 +59,9 @@ VM_BIND = iow(
     Struct(
         "struct drm_xe_vm_bind",
         "QIIIIQIHHQQQIIII3QIIQ2Q",
-        "extensions vm_id exec_queue_id pad num_binds bind.extensions bind.obj bind.pat_index bind.pad bind.obj_offset bind.range bind.addr bind.op bind.flags bind.prefetch_mem_region_instance bind.pad2 bind.reserved pad2 num_syncs syncs reserved",
+        "extensions vm_id exec_queue_id pad num_binds bind.extensions bind.obj bind.pat_index bind.pad "
+        "bind.obj_offset bind.range bind.addr bind.op bind.flags bind.prefetch_mem_region_instance "
+        "bind.pad2 bind.reserved pad2 num_syncs syncs reserved",
         views={"bind.userptr": ("Q", 40), "vector_of_binds": ("Q", 24)},
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.oracles.udev_oracle import compare
 
-from .helpers import Udevd
+from .helpers import Udevd, needs
 
 
 def test_without_udevd_equal_to_pyudev() -> None:
@@ -14,6 +14,7 @@ def test_without_udevd_equal_to_pyudev() -> None:
     assert verdict.properties > 500
 
 
+@needs("stock")
 def test_with_udevd_equal_to_pyudev() -> None:
     with Udevd() as udevd:
         udevd.udevadm("trigger", "--action=add")

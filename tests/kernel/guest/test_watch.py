@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.helpers import environment
 
-from .helpers import Udevd, pci_functions, pci_remove, pci_rescan, wait_for
+from .helpers import Udevd, needs, pci_functions, pci_remove, pci_rescan, wait_for
 
 VIRTIO_GPU = (0x1AF4, 0x1050)
 
@@ -54,13 +52,13 @@ def test_kernel_messages() -> None:
     check(watched(address), address)
 
 
+@needs("stock")
 def test_udevds_messages() -> None:
     address = pci_functions(*VIRTIO_GPU)[-1]
     with Udevd():
         check(watched(address), address)
 
 
-@pytest.mark.parametrize("round_", [1, 2])
-def test_polling_sees_the_same(round_: int) -> None:
+def test_polling_sees_the_same() -> None:
     address = pci_functions(*VIRTIO_GPU)[-1]
     check(watched(address, "--poll"), address)
