@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import os
+import random
 import re
 import stat
 import tarfile
@@ -459,9 +460,18 @@ def log(machine: Machine, where: int, what: int) -> None:
     machine.put(KMSG, (_text(machine, KMSG) + text + "\n").encode("utf-8", "replace"))
 
 
+def storm(machine: Machine, where: int, what: int) -> None:
+    """A share of all files at once: most parsers see something odd in every such machine."""
+    dice = random.Random(where)
+    share = (0.03, 0.1, 0.3)[what % 3]
+    for index, path in enumerate(machine.targets):
+        if isinstance(machine.entries.get(path), bytes) and dice.random() < share:
+            dice.choice((number, number, content, edit, flip))(machine, index, dice.randrange(65536))
+
+
 OPERATIONS = (
-    content, number, edit, sicken, sicken, sicken, content, number, edit, drop, flip, retype, retype, relink, sibling,
-    crowd, cycle, record_node, manifest, refuse, masks, log, log,
+    content, number, edit, sicken, sicken, sicken, storm, storm, content, number, drop, flip, retype, retype, relink,
+    sibling, crowd, cycle, record_node, manifest, refuse, masks, log, log,
 )  # fmt: skip
 
 

@@ -145,9 +145,12 @@ def _limits(scan: Scan) -> None:
 
 def _limit(path: str, word: str, line: str) -> Reading:
     try:
-        return Reading(word if word == "unlimited" else whole(word), path, line)
+        value = word if word == "unlimited" else whole(word)
     except ValueError:
+        value = -1
+    if isinstance(value, int) and value < 0:
         return absent(path, "malformed", raw=line)
+    return Reading(value, path, line)
 
 
 def _shm(scan: Scan) -> None:

@@ -26,7 +26,7 @@ def locked_memory(ctx: RuleContext) -> Iterator[Finding]:
     who = credentials(ctx.root)
     if limit is None or not isinstance(limit.value, int) or (who is not None and who.capabilities & _IPC_LOCK):
         return
-    needy = [device for device in computing(ctx) if limit.value < _PINNING.get(device.chip or "", 0)]
+    needy = [one for one in computing(ctx) if one.chip in _PINNING and limit.value < _PINNING[one.chip]]
     if not needy:
         return
     least = max(_PINNING[device.chip or ""] for device in needy)

@@ -19,7 +19,7 @@ import pytest
 from . import cache, packages, qemu, run
 from .errors import RigError
 
-LIMIT_S = int(os.environ.get("ACCELCTL_KERNEL_LIMIT", "1200"))
+LIMIT_S = int(os.environ.get("ACCELCTL_KERNEL_LIMIT", "2400"))
 """Seconds one boot with all its tests may take before it is ended."""
 
 _OOPS = re.compile(r"\b(BUG: |Oops: |general protection fault|Kernel panic|stack guard page was hit)")

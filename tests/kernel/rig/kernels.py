@@ -93,16 +93,16 @@ def _place(kind: str, release: Release, apt: PrivateApt, work: Path) -> None:
     folder.mkdir()
     with step(f"making the {kind} kernel {release.version}"):
         if kind == "debug":
-            _build_debug(release, apt, folder)
+            _build_debug(release, apt, folder, work)
         else:
-            _take_stock(release, apt, folder)
+            _take_stock(release, apt, folder, work)
     if target.exists():
         shutil.rmtree(target)
     folder.rename(target)
 
 
-def _take_stock(release: Release, apt: PrivateApt, folder: Path) -> None:
-    unpacked = folder / "unpacked"
+def _take_stock(release: Release, apt: PrivateApt, folder: Path, work: Path) -> None:
+    unpacked = work / "image"
     with step(f"downloading {release.image} (about 105 MB)"):
         apt.unpack(release.image, release.version, unpacked)
     images = list((unpacked / "boot").glob("vmlinuz-*"))
@@ -120,7 +120,6 @@ def _take_stock(release: Release, apt: PrivateApt, folder: Path) -> None:
         (folder / "modules" / title).write_text("".join(f"{name}\n" for name in names), encoding="ascii")
     shutil.copy(next((unpacked / "boot").glob("config-*")), folder / "config")
     images[0].rename(folder / "vmlinuz")
-    shutil.rmtree(unpacked)
 
 
 def _drop_call_sites(module: Path) -> None:
@@ -133,13 +132,13 @@ def _drop_call_sites(module: Path) -> None:
     subprocess.run(["objcopy", *sections, str(module)], check=True)
 
 
-def _build_debug(release: Release, apt: PrivateApt, folder: Path) -> None:
-    unpacked = folder / "unpacked"
+def _build_debug(release: Release, apt: PrivateApt, folder: Path, work: Path) -> None:
+    unpacked = work / "source"
     with step(f"downloading {SOURCE_PACKAGE} (about 150 MB)"):
         apt.unpack(SOURCE_PACKAGE, release.version, unpacked)
     archive = unpacked / "usr" / "src" / f"{SOURCE_PACKAGE}.tar.xz"
     with step("unpacking the source"):
-        tree = folder / "tree"
+        tree = work / "tree"
         tree.mkdir()
         subprocess.run(["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1"], check=True)
         shutil.rmtree(unpacked)
@@ -153,7 +152,6 @@ def _build_debug(release: Release, apt: PrivateApt, folder: Path) -> None:
         _make(tree, [f"-j{os.cpu_count() or 1}", "bzImage"], out)
     (tree / "arch/x86/boot/bzImage").rename(folder / "vmlinuz")
     (tree / ".config").rename(folder / "config")
-    shutil.rmtree(tree)
 
 
 def check_config(asked: str, got: str) -> None:
