@@ -40,7 +40,7 @@ def manifest_of(report: Report) -> str:
     for device in report.devices:
         if device.kind in ("physical", "vf", "partition"):
             groups.setdefault(tuple(_match(device).items()), []).append(device)  # type: ignore[arg-type]
-    for group in groups.values():
+    for group in sorted(groups.values(), key=lambda one: "vendor_id" not in _match(one[0])):  # exact ones claim first
         lines += ["", *_group(group)]
     return "\n".join(lines) + "\n"
 

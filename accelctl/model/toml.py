@@ -14,4 +14,5 @@ def loads(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     import tomli
 
-    return tomli.loads(text)
+    document: dict[str, Any] = tomli.loads(text)
+    return document

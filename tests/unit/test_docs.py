@@ -34,6 +34,15 @@ def test_a_command_in_the_documents_works(command: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_captured_machine_in_the_readme_is_what_probe_says(shared: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"    \$ accelctl probe --root (topo\S+)\n((?:    .*\n|\n)+?)(?=\S)", text)
+    assert shown is not None
+    done = run_cli("probe", "--root", shown.group(1), cwd=shared / "machines", env={"COLUMNS": "100"})
+    expected = "\n".join(f"    {line}".rstrip() for line in done.stdout.rstrip().splitlines())
+    assert shown.group(2).rstrip() == expected
+
+
 def test_the_rule_in_the_guide_is_a_rule() -> None:
     text = (ROOT / "docs" / "add-a-rule.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
