@@ -21,6 +21,20 @@ DECIDING = (
 
 KEPT = ("ACCELCTL_SHARED", "ACCELCTL_STRICT")
 
+#: Files that take long and prove nothing more on a second interpreter: search for odd inputs, and checks of the source.
+NOT_REPEATED = {
+    "test_fuzz_rules.py",
+    "test_fuzz_trees.py",
+    "test_fuzz_inputs.py",
+    "test_layout.py",
+    "test_completions.py",
+    "test_archive.py",
+    "test_memory_ledger.py",
+    "test_filters.py",
+    "test_uapi.py",
+    "test_uapi_nvidia.py",
+}
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Property tests have no time limit per example: on a loaded machine it only makes noise.
@@ -45,6 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(tests).parts[0]
         if (tests / folder).is_dir():
             item.add_marker(folder)
+        if item.path.name in NOT_REPEATED:
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

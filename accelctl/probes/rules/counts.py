@@ -144,7 +144,8 @@ def memory_sizes(ctx: RuleContext) -> Iterator[Finding]:
         if node is None or vram is None or not vram.value or device.kind != "physical":
             continue
         banks = _banks(ctx, node)
-        size = sum(bank.value for bank in banks)
+        sizes = [bank.value for bank in banks]
+        size = 0 if None in sizes else sum(sizes)  # a size that is not understood: nothing to compare
         gtt = by_file(device, "mem_info_gtt_total")
         known = [vram.value, *([gtt.value, gtt.value + vram.value] if gtt is not None and gtt.value else [])]
         cores = _property(ctx, node, "cpu_cores_count")
