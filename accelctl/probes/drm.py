@@ -19,6 +19,7 @@ _MINOR = {
     "sys/class/drm": re.compile(r"(card|renderD|controlD)[0-9]{1,9}\Z"),
     "sys/class/accel": re.compile(r"(accel|accel_controlD)[0-9]{1,9}\Z"),
 }
+_DEVNAME = re.compile(r"^DEVNAME=([\w.!:+-]+(?:/[\w.!:+-]+)*)\s*$", re.MULTILINE | re.ASCII)
 _VIRTIO = re.compile(r"virtio[0-9]{1,9}\Z")
 
 
@@ -88,7 +89,7 @@ def add_minor(scan: Scan, device: Device, path: str, name: str) -> None:
 
 def node_path(scan: Scan, path: str, name: str) -> str:
     """Where the node stands: DEVNAME of uevent, else the kernel's naming rule."""
-    match = re.search(r"^DEVNAME=(.+)$", scan.root.text(f"{path}/uevent") or "", re.MULTILINE)
-    if match:
-        return "dev/" + match.group(1).strip()
+    match = _DEVNAME.search(scan.root.text(f"{path}/uevent") or "")
+    if match and ".." not in match.group(1).split("/"):
+        return "dev/" + match.group(1)
     return f"dev/accel/{name}" if name.startswith("accel") else f"dev/dri/{name}"

@@ -92,9 +92,13 @@ class Page:
         self._lines.append((" " * indent + self.styled(spans)).rstrip(" "))
 
     def styled(self, line: Line) -> str:
-        """The line with escape codes, or without them where there is no colour."""
+        """The line with escape codes, or without them where there is no colour.
+
+        What reaches a terminal passes here, so here is the last place where foreign text loses its control characters.
+        """
+        shown = ((text if text.isprintable() else clean(text), style) for text, style in line)
         styled = (
-            self.term.style(text, STYLES[style]) if STYLES[style] and text.strip() else text for text, style in line
+            self.term.style(text, STYLES[style]) if STYLES[style] and text.strip() else text for text, style in shown
         )
         return "".join(styled)
 

@@ -15,7 +15,7 @@ from types import FrameType
 
 import pytest
 
-TEST_LIMIT_S = float(os.environ.get("ACCELCTL_GUEST_TEST_LIMIT", "180"))
+TEST_LIMIT_S = float(os.environ.get("ACCELCTL_GUEST_TEST_LIMIT", "900"))
 """Seconds one test may take under software emulation; ended by a signal, so a wait in the kernel can outlast it."""
 
 RESULTS = os.environ.get("ACCELCTL_GUEST_RESULTS", "")
