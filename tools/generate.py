@@ -3,9 +3,12 @@
 The files are committed and a test compares them, so that users and packagers need not run anything.
 """
 
+import json
 import sys
 from pathlib import Path
 
+from accelctl.abi.rooms import BACKENDS, checksum
+from accelctl.model.toml import loads
 from tools import completions, manpages, tree
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,7 +22,18 @@ def outputs() -> dict[str, str]:
         "completions/_accelctl": completions.zsh(commands),
         "completions/accelctl.fish": completions.fish(commands),
     }
+    made["accelctl/data/rooms.json"] = rooms()
     return made | {f"docs/man/{name}": text for name, text in manpages.pages(commands).items()}
+
+
+def rooms() -> str:
+    """The chip rooms as JSON, one room a line, each with the checksum of the text it was made from."""
+    lines = []
+    for folder in sorted(path.parent for path in BACKENDS.glob("*/chip.toml")):
+        text = (folder / "chip.toml").read_text(encoding="utf-8")
+        entry = {"checksum": checksum(text), "document": loads(text)}
+        lines.append(f"{json.dumps(folder.name)}: {json.dumps(entry, separators=(',', ':'))}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def stale(root: Path = ROOT) -> list[str]:

@@ -7,7 +7,9 @@ in the group ``accelctl.backends``.
 
 from __future__ import annotations
 
+import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,10 +49,32 @@ class Room:
         return self.rows.get(name, [])
 
 
+READ_AHEAD = BACKENDS.parent / "data" / "rooms.json"
+
+
+@lru_cache(maxsize=1)
+def _read_ahead() -> dict[str, Any]:
+    """The in-tree rooms as JSON (`make generate`), because TOML takes 70 ms for them and JSON two.
+
+    An entry counts only while the checksum of its chip.toml is the same: a stale or missing file costs time, not truth.
+    """
+    try:
+        rooms: dict[str, Any] = json.loads(READ_AHEAD.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return rooms
+
+
+def checksum(text: str) -> int:
+    """What ties an entry to the text it was made from."""
+    return zlib.crc32(text.encode())
+
+
 def parse_room(text: str, folder: Path, origin: str) -> Room:
     """Parse one chip.toml; UsageError with one line when it is not one."""
     try:
-        document = loads(text)
+        known = _read_ahead().get(folder.name) if folder.parent == BACKENDS else None
+        document = known["document"] if known and known["checksum"] == checksum(text) else loads(text)
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema is {document['schema']!r}, not {SCHEMA!r}")
         rows = {table: document.get(table, []) for table in _TABLES}
