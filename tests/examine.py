@@ -114,6 +114,7 @@ def _finding(finding: Finding) -> None:
     assert finding.evidence, finding
     lines = [finding.title, finding.device or "", *finding.fix, *finding.consequences]
     assert all(isinstance(line, str) and not _CONTROL.search(line) for line in lines), finding
+    assert not [line for line in (*finding.fix, finding.device or "") if "$(reboot)" in line], finding
     for one in finding.evidence:
         assert isinstance(one.source, str), finding
         assert isinstance(one.raw, str), finding

@@ -59,7 +59,8 @@ class Machine:
 
     def drop(self, path: str) -> None:
         """Remove a path and everything below it."""
-        self.entries.pop(path, None)
+        if self.entries.pop(path, None) is not None:  # nothing stands below a file or a link
+            return
         for below in [one for one in self.entries if one.startswith(path + "/")]:
             del self.entries[below]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -30,6 +31,9 @@ _BROKEN = frozenset({errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG
 _NOT_UNDERSTOOD = (ValueError, ArithmeticError, LookupError)
 
 Converter = Callable[[str], Any]
+
+
+_ODD = re.compile(r"[^A-Za-z0-9_.:,!@+=#%/-]")
 
 
 class Slot(Protocol):
@@ -124,7 +128,7 @@ class SysRoot:
             value = conv(target) if conv else name
         except _NOT_UNDERSTOOD as error:
             return Reading(None, path, target, None, Absence("malformed", None, None, str(error)[:120]), scope)
-        if name in ("", ".", ".."):  # no name of anything, and no part of a path that may be built from it
+        if name in ("", ".", "..") or self._odd(name):  # no name of anything that a path may be built from
             return Reading(None, path, target, None, Absence("malformed", None, None, "no name in it"), scope)
         return Reading(value, path, target, None, None, scope)
 
@@ -135,17 +139,27 @@ class SysRoot:
         """Names in a folder, sorted; empty where it is absent or unreadable."""
         try:
             self._touch(path)
-            return self.tree.listdir(path)
+            names = self.tree.listdir(path)
         except (_Refused, OSError):
             return []
+        return names if self.live else [name for name in names if not self._odd(name)]
 
     def resolve(self, path: str) -> str:
         """The real path below the root; the path itself where it does not resolve."""
         try:
             self._touch(path)
-            return self.tree.resolve(path)
+            real = self.tree.resolve(path)
         except (_Refused, OSError):
             return path
+        return path if self._odd(real) else real
+
+    def _odd(self, name: str) -> bool:
+        """Does a captured machine have a name that no kernel, driver or package gives?
+
+        Names and paths become part of ids and of commands to type, and a capture may come from a stranger: one with
+        a quote, a dollar sign, a blank or a line break in a name wants to be typed into a shell.
+        """
+        return not self.live and _ODD.search(name) is not None
 
     def stat(self, path: str) -> NodeStat | None:
         """stat(2), from the manifest where a captured machine has one."""

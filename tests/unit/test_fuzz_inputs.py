@@ -193,7 +193,7 @@ json_values = st.recursive(
 FIELDS = ("schema", "nodes", "errors", "process", "environ", "complete", "redacted", "x")
 
 
-@examples(400)
+@examples(250)
 @given(
     document=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=6),
     known=st.booleans(),
@@ -211,7 +211,7 @@ KEYS = (
 )  # fmt: skip
 
 
-@examples(400)
+@examples(250)
 @given(
     values=st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES) | json_values, max_size=5),
     known=st.booleans(),
@@ -231,7 +231,7 @@ PARTS = (
 )  # fmt: skip
 
 
-@examples(400)
+@examples(250)
 @given(
     texts=st.lists(
         st.lists(st.sampled_from(PARTS) | st.text(max_size=5), max_size=6).map("".join), min_size=1, max_size=3

@@ -66,4 +66,4 @@ def version_of(root: SysRoot, path: str) -> str | None:
 
 def parts(version: str) -> tuple[int, ...]:
     """A version as numbers: 550.107 is newer than 550.90, which text order denies."""
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    return tuple(int(part[:18]) for part in re.findall(r"[0-9]+", version))
