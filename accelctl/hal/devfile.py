@@ -1,7 +1,7 @@
 """A device node, opened: the one place where nodes are opened, called and mapped, and the one way they are released.
 
-All system calls go through :data:`SYSCALLS`, so that a test or a trace can stand in between. Everything opened here is
-counted (:func:`open_files`), because a leaked descriptor keeps a GPU awake and its memory allocated.
+All system calls go through :data:`SYSCALLS`, so that a test, a trace or a fault can stand in between. Everything opened
+here is counted (:func:`open_files`), because a leaked descriptor keeps a GPU awake and its memory allocated.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from accelctl.hal.ioc import decode
 _RESTART_S = (
     10.0  # libdrm restarts without end; a driver that answers EAGAIN for ten seconds is not going to change its mind
 )
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034  # linux/fcntl.h; Python 3.10 has no name for them
 
 
 class Syscalls:
@@ -37,15 +38,30 @@ class Syscalls:
         """fstat(2)."""
         return os.fstat(fd)
 
-    def ioctl(self, fd: int, number: int, argument: bytearray) -> int:
-        """ioctl(2) with a structure; the kernel's answer is written into ``argument``."""
+    def ioctl(self, fd: int, number: int, argument: bytearray | int) -> int:
+        """ioctl(2) with a structure, into which the kernel's answer is written, or with a plain number (a C int)."""
         result: int = fcntl.ioctl(fd, number, argument, True)
         return result
 
     def map(self, fd: int, size: int, offset: int) -> mmap.mmap:
-        """mmap(2), shared, for reading and writing. Python keeps a duplicate of ``fd`` for each mapping (before
-        3.13)."""
+        """mmap(2), shared, for reading and writing; fd -1: pages of our own. Python keeps a duplicate of ``fd`` for
+        each mapping (before 3.13)."""
         return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
+
+    def unmap(self, mapping: mmap.mmap) -> None:
+        """munmap(2). Raises BufferError while a view of it is alive."""
+        mapping.close()
+
+    def memfd(self, name: str, size: int, seals: int) -> int:
+        """memfd_create(2) of so many bytes, sealed (F_SEAL_*)."""
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, F_ADD_SEALS, seals)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
 
     def close(self, fd: int) -> None:
         """close(2)."""
@@ -58,37 +74,37 @@ _open: dict[int, str] = {}
 
 
 def open_files() -> dict[int, str]:
-    """Descriptor -> path of the nodes that are open now."""
+    """Descriptor -> path, or what it is, of everything that is open now."""
     return dict(_open)
 
 
-class DevFile:
-    """A character device, open for reading and writing until :meth:`close` (or the end of ``with``).
+class _Sizes(dict[int, int]):
+    """Bytes of the argument that an ioctl number says; decoded once per number, as loops make the same few calls."""
 
-    Raises UsageError for anything that is not a character device, NoDeviceError where there is none (ENOENT, ENODEV,
-    ENXIO), PermissionDenied (EACCES, EPERM), DeviceUnusable otherwise.
+    def __missing__(self, number: int) -> int:
+        size = self[number] = decode(number).size
+        return size
+
+
+_SIZES = _Sizes()
+
+
+class File:
+    """An open descriptor that answers ioctls, and the mappings made of it, until :meth:`close` (or the end of
+    ``with``).
+
+    Made by :class:`DevFile` for nodes, and from descriptors that a driver hands out (a dma-buf, a sync file): whoever
+    makes it owns the descriptor from then on.
     """
 
-    def __init__(self, path: str, *, syscalls: Syscalls | None = None) -> None:
-        self.path = path
-        self.fd = -1
-        self._sys = syscalls or SYSCALLS
-        self._maps: list[mmap.mmap] = []
-        try:
-            before = self._sys.stat(path)
-            if not stat.S_ISCHR(before.st_mode):  # opening a FIFO or a tape would wait or act
-                raise UsageError(f"{path}: not a character device")
-            fd = self._sys.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
-        except OSError as error:
-            raise _explained(path, error) from error
-        if self._sys.fstat(fd).st_rdev != before.st_rdev:
-            self._sys.close(fd)
-            raise DeviceUnusable(f"{path}: replaced by another device while it was opened")
+    def __init__(self, fd: int, path: str, syscalls: Syscalls | None = None) -> None:
         self.fd = fd
-        self.number = (os.major(before.st_rdev), os.minor(before.st_rdev))
+        self.path = path
+        self._sys = syscalls or SYSCALLS
+        self._maps: dict[int, mmap.mmap] = {}
         _open[fd] = path
 
-    def __enter__(self) -> DevFile:
+    def __enter__(self) -> File:
         return self
 
     def __exit__(
@@ -96,18 +112,25 @@ class DevFile:
     ) -> None:
         self.close()
 
-    def ioctl(self, number: int, argument: bytearray) -> int:
-        """One call with a structure in ``argument``, restarted on EINTR and EAGAIN as libdrm does. Raises OSError.
+    def ioctl(self, number: int, argument: bytearray | int = 0) -> int:
+        """One call with a structure in ``argument`` (or a plain number), restarted on EINTR and EAGAIN as libdrm does.
+        Raises OSError.
 
-        An argument shorter than the number says is refused: the kernel would write behind its end. Where the number
-        says nothing (size 0) the caller answers for the length.
+        A structure shorter than the number says is refused: the kernel would write behind its end. Where the number
+        says nothing (size 0) the caller answers for the length. A number is taken as a C int.
         """
         if self.fd < 0:
             raise ValueError(f"{self.path}: closed")
-        if len(argument) < decode(number).size:
-            raise ValueError(
-                f"ioctl {number:#x}: argument of {len(argument)} bytes, its number says {decode(number).size}"
-            )
+        if not isinstance(argument, int) and len(argument) < _SIZES[number]:
+            raise ValueError(f"ioctl {number:#x}: argument of {len(argument)} bytes, its number says {_SIZES[number]}")
+        try:
+            return self._sys.ioctl(self.fd, number, argument)
+        except OSError as error:
+            if error.errno not in (errno.EINTR, errno.EAGAIN):
+                raise
+        return self._again(number, argument)
+
+    def _again(self, number: int, argument: bytearray | int) -> int:
         end = time.monotonic() + _RESTART_S
         while True:
             try:
@@ -118,19 +141,19 @@ class DevFile:
                 if error.errno == errno.EAGAIN:
                     time.sleep(0.001)
 
-    def map(self, size: int, offset: int) -> mmap.mmap:
+    def map(self, size: int, offset: int = 0) -> mmap.mmap:
         """Map ``size`` bytes at the offset the driver named; released by :meth:`unmap` or with the file. Raises
         OSError."""
         if self.fd < 0:
             raise ValueError(f"{self.path}: closed")
         mapping = self._sys.map(self.fd, size, offset)
-        self._maps.append(mapping)
+        self._maps[id(mapping)] = mapping
         return mapping
 
     def unmap(self, mapping: mmap.mmap) -> None:
         """Give one mapping back. Raises BufferError while a view of it is alive; then it stays accounted for."""
-        mapping.close()
-        self._maps.remove(mapping)
+        self._sys.unmap(mapping)
+        del self._maps[id(mapping)]
 
     @property
     def mappings(self) -> int:
@@ -154,13 +177,40 @@ class DevFile:
 
     def _unmap_all(self) -> None:
         failed: BufferError | None = None
-        for mapping in reversed(tuple(self._maps)):
+        for mapping in reversed(tuple(self._maps.values())):
             try:
                 self.unmap(mapping)
             except BufferError as error:
                 failed = error
         if failed is not None:
             raise failed
+
+
+class DevFile(File):
+    """A character device, open for reading and writing.
+
+    Raises UsageError for anything that is not a character device, NoDeviceError where there is none (ENOENT, ENODEV,
+    ENXIO), PermissionDenied (EACCES, EPERM), DeviceUnusable otherwise.
+    """
+
+    def __init__(self, path: str, *, syscalls: Syscalls | None = None) -> None:
+        self.fd = -1
+        calls = syscalls or SYSCALLS
+        try:
+            before = calls.stat(path)
+            if not stat.S_ISCHR(before.st_mode):  # opening a FIFO or a tape would wait or act
+                raise UsageError(f"{path}: not a character device")
+            fd = calls.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
+        except OSError as error:
+            raise _explained(path, error) from error
+        if calls.fstat(fd).st_rdev != before.st_rdev:
+            calls.close(fd)
+            raise DeviceUnusable(f"{path}: replaced by another device while it was opened")
+        super().__init__(fd, path, calls)
+        self.number = (os.major(before.st_rdev), os.minor(before.st_rdev))
+
+    def __enter__(self) -> DevFile:
+        return self
 
 
 def _explained(path: str, error: OSError) -> AccelError:
