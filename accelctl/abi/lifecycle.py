@@ -14,12 +14,11 @@ Rules for a stage, checked by the conformance suite and swept by fault injection
 from __future__ import annotations
 
 import errno
-import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from accelctl.hal.devfile import SYSCALLS, File, Syscalls
+from accelctl.hal.devfile import SYSCALLS, File, Mapped, Syscalls
 
 HANDLE, FD, CPU_MAP, GPU_MAP, VA, IOVA, HOST_PAGES, QUEUE, NOTHING = (
     "handle",
@@ -69,7 +68,7 @@ class Block:
         """Where the CPU maps it."""
         self.address = 0
         """Where the device sees it (GPU VA, IOVA)."""
-        self.map: mmap.mmap | None = None
+        self.map: Mapped | None = None
         self.file: File | None = None
         """A descriptor of the object's own: a dma-buf, a memfd."""
         self.fd = -1

@@ -20,6 +20,8 @@ from accelctl.hal.ioc import decode
 _RESTART_S = (
     10.0  # libdrm restarts without end; a driver that answers EAGAIN for ten seconds is not going to change its mind
 )
+Mapped = mmap.mmap
+"""What :meth:`File.map` returns."""
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034  # linux/fcntl.h; Python 3.10 has no name for them
 
 
