@@ -18,27 +18,22 @@ happened.
 
 from collections import OrderedDict
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from accelctl.memory import CallerError, in_bytes
-
-Number = int | str
-"""A handle, address, descriptor or name: what the driver calls the thing."""
-
-
-class Key(NamedTuple):
-    """What identifies an entry. Equal numbers of two domains are two things."""
-
-    domain: Number
-    """What the number is valid in: an open file of a device ("card0#3"), or "process" for descriptors and mappings,
-    which outlive the file they came from."""
-    kind: str
-    """handle, cpu_map, gpu_map, va, dmabuf, host_pages, queue, ..."""
-    number: Number
-
-    def __str__(self) -> str:
-        number = f"{self.number:#x}" if isinstance(self.number, int) and self.number > 0xFFFF else str(self.number)
-        return f"{self.kind} {number} of {self.domain}"
+from accelctl.memory.account import Account
+from accelctl.memory.records import (
+    BORROWED,
+    HOST,
+    OURS,
+    Balance,
+    Gate,
+    Holding,
+    Key,
+    Mistake,
+    Number,
+    Outcome,
+    StageCount,
+)
 
 
 class Storage:
@@ -77,70 +72,6 @@ class Entry:
         return f"shared({self.references})" if self.references > 1 else self.owner
 
 
-class Gate(NamedTuple):
-    """A point that a queue has not passed yet."""
-
-    queue: str
-    point: int
-
-
-class Mistake(NamedTuple):
-    """Something that the caller must not do; the ledger did not follow it."""
-
-    what: str
-    """double, unknown, foreign (lent, or of another domain), taken, held."""
-    key: Key
-    text: str
-    operation: int
-    """Serial number of the operation."""
-
-
-class Outcome(NamedTuple):
-    """What a release came to."""
-
-    gone: bool
-    """The entry is closed: call the driver's release now. False: a reference is left, it waits, or a mistake."""
-    returned: int
-    """Bytes of storage whose last reference this was."""
-    waits: tuple[Gate, ...]
-    mistake: Mistake | None
-
-
-class Holding(NamedTuple):
-    """One thing outstanding, as a person needs it."""
-
-    key: Key
-    stage: str
-    chip: str
-    ownership: str
-    bytes: int
-    """Storage that it keeps; of several holders of one storage only the first counts it, so sums are true."""
-    why: str
-
-
-class StageCount(NamedTuple):
-    """One stage's account: acquired == released + held."""
-
-    held: int
-    acquired: int
-    released: int
-    peak: int
-
-
-class Balance(NamedTuple):
-    """The verdict of this book."""
-
-    clean: bool
-    """Nothing of ours outstanding, no bytes held, no mistake."""
-    outstanding: tuple[Holding, ...]
-    bytes: dict[str, int]
-    """Home ("host" or a chip) -> bytes held there; those at 0 are left out."""
-    mistakes: tuple[Mistake, ...]
-    """The first MISTAKES of them."""
-    mistake_count: int
-
-
-OURS, BORROWED, HOST = "ours", "borrowed", "host"
 MISTAKES = 64
 """Mistakes that are kept in full; after that they are counted."""
 CLOSED = 1024
@@ -157,9 +88,16 @@ class Ledger:
         self._closed: OrderedDict[Key, int] = OrderedDict()
         self._passed: dict[str, int] = {}
         self._waiting: dict[str, list[tuple[int, int, Key]]] = {}
+        self._accounts: list[Account] = []
         self._mistakes: list[Mistake] = []
         self.mistake_count = 0
         self._operation = 0
+
+    def account(self, domain: Number, chip: str, stage: str, kind: str) -> Account:
+        """A fast lane for a stage's numbers."""
+        account = Account(self.mistake, domain, chip, stage, kind)
+        self._accounts.append(account)
+        return account
 
     def hold(
         self,
@@ -183,7 +121,7 @@ class Ledger:
         self._operation += 1
         there = self._get(key)
         if there is not None:
-            self._note("taken", key, f"{key} was given out again while it is held (stage {there.stage})")
+            self.mistake("taken", key, f"{key} was given out again while it is held (stage {there.stage})")
             return there
         if of is not None and size:
             raise CallerError(f"{key}: new storage, or that of {of}, not both")
@@ -291,13 +229,19 @@ class Ledger:
         """
         self._operation += 1
         left = self.outstanding(domain)
+        for account in self._accounts:
+            if account.domain == domain:
+                account.released += len(account.live)
+                account.live.clear()
         for entry in list(self._domains.get(domain, {}).values()):
             self._drop(entry)
         return left
 
     def live(self, domain: Number, kind: str) -> frozenset[Number]:
         """The numbers held in a domain: what the kernel's own table must show. O(entries of the domain)."""
-        return frozenset(number for have, number in self._domains.get(domain, {}) if have == kind)
+        lanes = (a.live for a in self._accounts if (a.domain, a.kind) == (domain, kind))
+        entries = (number for have, number in self._domains.get(domain, {}) if have == kind)
+        return frozenset(entries).union(*lanes)
 
     def get(self, key: Key) -> Entry | None:
         """The entry, if it is held."""
@@ -305,7 +249,7 @@ class Ledger:
 
     def held_bytes(self, home: str) -> int:
         """Bytes of storage alive on a chip, or on "host"."""
-        return self._bytes.get(home, 0)
+        return self._bytes.get(home, 0) + sum(sum(a.live.values()) for a in self._accounts if a.chip == home)
 
     def stages(self, chip: str | None = None) -> dict[str, StageCount]:
         """Stage -> counts, of one chip or of all together."""
@@ -313,6 +257,10 @@ class Ledger:
         for (of, stage), counts in self._stages.items():
             if chip in (None, of):
                 sums[stage] = [a + b for a, b in zip(sums.get(stage, [0, 0, 0, 0]), counts, strict=True)]
+        for lane in self._accounts:
+            if chip in (None, lane.chip):
+                counts = [len(lane.live), lane.acquired, lane.released, lane.peak]
+                sums[lane.stage] = [a + b for a, b in zip(sums.get(lane.stage, [0, 0, 0, 0]), counts, strict=True)]
         return {stage: StageCount(*counts) for stage, counts in sums.items()}
 
     def outstanding(self, domain: Number | None = None) -> tuple[Holding, ...]:
@@ -320,11 +268,13 @@ class Ledger:
         books = self._domains.values() if domain is None else [self._domains.get(domain, {})]
         entries = sorted((e for book in books for e in book.values() if e.owner != BORROWED), key=lambda e: e.serial)
         counted: set[int] = set()
-        return tuple(self._holding(entry, counted) for entry in entries)
+        lanes = [h for a in self._accounts if domain in (None, a.domain) for h in a.holdings()]
+        return (*(self._holding(entry, counted) for entry in entries), *lanes)
 
     def balance(self) -> Balance:
         """The account of this moment; right at the end of a run, when everything should be back. O(entries)."""
-        left, held = self.outstanding(), {home: size for home, size in sorted(self._bytes.items()) if size}
+        homes = sorted({*self._bytes, *(account.chip for account in self._accounts)})
+        left, held = self.outstanding(), {home: size for home in homes if (size := self.held_bytes(home))}
         clean = not left and not held and not self.mistake_count
         return Balance(clean, left, held, tuple(self._mistakes), self.mistake_count)
 
@@ -398,7 +348,8 @@ class Ledger:
     def _wait(self, entry: Entry, gate: Gate) -> None:
         heappush(self._waiting.setdefault(gate.queue, []), (gate.point, entry.serial, entry.key))
 
-    def _note(self, what: str, key: Key, text: str) -> Mistake:
+    def mistake(self, what: str, key: Key, text: str) -> Mistake:
+        """Write down what a caller must not do."""
         mistake = Mistake(what, key, text, self._operation)
         self.mistake_count += 1
         if len(self._mistakes) < MISTAKES:
@@ -408,14 +359,14 @@ class Ledger:
     def _wrong_release(self, key: Key, entry: Entry | None) -> Mistake:
         if entry is not None:
             if entry.owner == BORROWED:
-                return self._note("foreign", key, f"release of {key}, which is only lent to us")
-            return self._note("double", key, f"second release of {key}, which waits for its queue")
+                return self.mistake("foreign", key, f"release of {key}, which is only lent to us")
+            return self.mistake("double", key, f"second release of {key}, which waits for its queue")
         if key in self._closed:
-            return self._note("double", key, f"second release of {key}, closed by operation {self._closed[key]}")
+            return self.mistake("double", key, f"second release of {key}, closed by operation {self._closed[key]}")
         for domain in self._domains:
             if self._get(key._replace(domain=domain)) is not None:
-                return self._note("foreign", key, f"release of {key}: that number is held in {domain}")
-        return self._note("unknown", key, f"release of {key}, which was never held")
+                return self.mistake("foreign", key, f"release of {key}: that number is held in {domain}")
+        return self.mistake("unknown", key, f"release of {key}, which was never held")
 
     def _holding(self, entry: Entry, counted: set[int]) -> Holding:
         stores = [storage for storage in _stores(entry) if id(storage) not in counted]

@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 from accelctl.memory import CallerError
-from accelctl.memory.ledger import CLOSED, MISTAKES, Gate, Key, Ledger, StageCount
+from accelctl.memory.ledger import CLOSED, MISTAKES, Ledger
+from accelctl.memory.records import Gate, Key, StageCount
 
 MIB = 1 << 20
 FILE = "card0#3"
@@ -395,3 +396,22 @@ def test_a_million_operations_do_not_grow_the_book() -> None:
     assert len(book._closed) == CLOSED
     assert book.outstanding() == ()
     book.check()
+
+
+def test_the_fast_lane_counts_like_everything_else() -> None:
+    book = Ledger()
+    lane = book.account("card0#3", "vgem", "object", "handle")
+    lane.take(1, 4096)
+    lane.take(2, 8192)
+    lane.give(1)
+    assert book.live("card0#3", "handle") == {2}
+    assert book.held_bytes("vgem") == 8192
+    assert book.stages()["object"] == StageCount(1, 2, 1, 2)
+    balance = book.balance()
+    assert not balance.clean
+    assert [h.why for h in balance.outstanding] == ["8 KiB held by handle 2 of card0#3 is still open"]
+    lane.take(2)
+    lane.give(9)
+    assert [(m.what, m.key.number) for m in book.balance().mistakes] == [("taken", 2), ("double", 9)]
+    assert [h.key.number for h in book.close("card0#3")] == [2]
+    assert not book.balance().outstanding
