@@ -151,8 +151,11 @@ def own_map_stage(name: str = "cpu_map") -> Stage:
     return Stage(name, CPU_MAP, acquire, release, "mmap / munmap")
 
 
-def export_stage(file: File, syscalls: Syscalls, name: str = "export") -> Stage:
-    """The object as a dma-buf: a descriptor, owned by ``block.file``. The handle may be closed while it is open."""
+def export_stage(file: File, syscalls: Syscalls, name: str = "export", *, early: bool = False) -> Stage:
+    """The object as a dma-buf: a descriptor, owned by ``block.file``. The handle may be closed while it is open.
+
+    ``early``: later stages need no ``block.file`` (an import does not, a mapping of the dma-buf itself does).
+    """
 
     def acquire(block: Block) -> int:
         argument = drm.PRIME_HANDLE_TO_FD.layout.pack(handle=block.handle, flags=drm.DRM_CLOEXEC | drm.DRM_RDWR)
@@ -166,7 +169,7 @@ def export_stage(file: File, syscalls: Syscalls, name: str = "export") -> Stage:
         block.file = File(fd, "dma-buf", syscalls)
         return fd
 
-    return Stage(name, FD, acquire, close_own_file, "PRIME_HANDLE_TO_FD / close", early=True)
+    return Stage(name, FD, acquire, close_own_file, "PRIME_HANDLE_TO_FD / close", early=early)
 
 
 def close_own_file(block: Block) -> None:

@@ -8,7 +8,7 @@ import os
 import pickle
 import signal
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, NoReturn, Protocol
@@ -19,6 +19,9 @@ MESSAGE, RESULT, ERROR = b"m", b"r", b"e"
 _SLOT_BYTES = 8192
 _PATH_AT = 32
 _PATH_END = _PATH_AT + PATH_MAX
+LANES = 64
+"""Threads that can beat at one time."""
+_LANES_AT = _PATH_END // 8  # index of a 64-bit word
 
 
 class SlotLike(Protocol):
@@ -47,9 +50,16 @@ class Watch(Protocol):
 
 
 class Slot:
-    """One entry that the child writes and the parent reads: which path, since when, and how many came before."""
+    """One entry that the child writes and the parent reads: which path, since when, and how many came before.
 
-    def __init__(self) -> None:
+    A loop of many short calls cannot afford an entry for each. It beats: one store of a number that changes from call
+    to call, and whose low byte says which of ``names`` the call is (1 is the first; 0: between calls).
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self._names = tuple(names)
+        self._beats = [0] * LANES
+        self._still = [0] * LANES
         self._map = mmap.mmap(-1, _SLOT_BYTES)
         self._words = memoryview(self._map).cast("Q")  # begin, end, monotonic ns, last byte of the path
         self._number = 0
@@ -72,8 +82,37 @@ class Slot:
         """Say that no path is being touched: computing, sleeping and sending are nobody's fault."""
         self.enter("")
 
+    def beat(self, lane: int = 0) -> Callable[[int], None]:
+        """The store for one thread of the child."""
+        words, index = self._words, _LANES_AT + lane
+
+        def store(code: int) -> None:
+            words[index] = code
+
+        return store
+
+    def _stillest(self) -> tuple[int, int, str] | None:
+        """The beat that has not changed for the most looks; None where nobody beats. The parent's side."""
+        best = None
+        for lane in range(LANES if self._names else 0):
+            code = self._words[_LANES_AT + lane]
+            self._still[lane] = self._still[lane] + 1 if code == self._beats[lane] else 0
+            self._beats[lane] = code
+            if code & 0xFF and (best is None or self._still[lane] > self._still[best]):
+                best = lane
+        if best is None:
+            return None
+        code = self._beats[best]
+        return code << 6 | best, 0, self._names[(code & 0xFF) - 1]
+
     def peek(self) -> tuple[int, int, str] | None:
-        """(number, monotonic ns, path) of the current entry; None while one is being written (ask again later)."""
+        """(number, monotonic ns, path) of the current entry; None while one is being written (ask again later).
+
+        Of a beat the time is 0: nobody looked at a clock.
+        """
+        beat = self._stillest()
+        if beat is not None:
+            return beat
         end, since, last = self._words[1:4]
         path = self._map[_PATH_AT:last].decode("utf-8", "surrogatepass") if last else ""
         return (end, since, path) if self._words[0] == end else None
@@ -178,14 +217,20 @@ def _reset_signals() -> None:
 
 
 def child_main(
-    work: Callable[[Watch], Any], slot: Slot, quarantine: frozenset[str], pipe: int, life: int, parent: int
+    work: Callable[[Watch], Any],
+    slot: Slot,
+    quarantine: frozenset[str],
+    pipe: int,
+    life: int,
+    parent: int,
+    keep: Iterable[int] = (),
 ) -> NoReturn:
     """What the child does from fork to _exit; it never returns into the parent's code, whatever happens."""
     code = 1
     try:
         _reset_signals()
         pipe, life = _above_stdio(pipe), _above_stdio(life)
-        _detach((pipe, life))
+        _detach((pipe, life, *keep))
         _die_with_parent(life, parent)
         _ChildWatch(slot, quarantine, pipe).finish(work)
         code = 0

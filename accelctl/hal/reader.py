@@ -19,7 +19,7 @@ import pickle
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -125,12 +125,20 @@ class WatchedChild:
     """
 
     def __init__(
-        self, work: Callable[[Watch], Any], *, deadline_s: float = 5.0, quarantine: Iterable[str] = ()
+        self,
+        work: Callable[[Watch], Any],
+        *,
+        deadline_s: float = 5.0,
+        quarantine: Iterable[str] = (),
+        names: Sequence[str] = (),
+        keep: Iterable[int] = (),
     ) -> None:
+        """``names``: what the child's beats stand for; ``keep``: descriptors that it inherits."""
         self.deadline_s = deadline_s
         self.quarantine = set(quarantine)
         self.pid = 0
         self._work = work
+        self._names, self._keep = tuple(names), tuple(keep)
         self._slot: Slot | None = None
         self._pipe = self._life = -1
         self._buffer = bytearray()
@@ -147,7 +155,7 @@ class WatchedChild:
     def start(self) -> None:
         """Fork the child."""
         _reap()
-        self._slot = Slot()
+        self._slot = Slot(self._names)
         parent = os.getpid()
         read_end, write_end = os.pipe()
         life_read, self._life = os.pipe()
@@ -157,13 +165,14 @@ class WatchedChild:
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                child_main(self._work, self._slot, frozenset(self.quarantine), write_end, life_read, parent)
+                quarantine = frozenset(self.quarantine)
+                child_main(self._work, self._slot, quarantine, write_end, life_read, parent, self._keep)
         finally:
             os.close(write_end)
             os.close(life_read)
         os.set_blocking(read_end, False)
         self._poller.register(read_end, select.POLLIN)
-        self._seen = -1
+        self._seen, self._waited_s = -1, 0.0
         self._looked = time.monotonic()
 
     def restart(self) -> None:
@@ -260,7 +269,7 @@ class WatchedChild:
         return self._give_up(path, since, self._end(), "")
 
     def _give_up(self, path: str, since_ns: int, state: str, wchan: str) -> Stuck:
-        age_s = round((monotonic_ns() - since_ns) / 1e9, 3)
+        age_s = round((monotonic_ns() - since_ns) / 1e9 if since_ns else self._waited_s, 3)
         if path:
             self.quarantine.add(path)
         self.close()
