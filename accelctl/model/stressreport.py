@@ -1,0 +1,105 @@
+"""What `accelctl stress` found, as plain records: one Outcome per lifecycle, one report per device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from accelctl.model.verdict import Series, Verdict
+
+PASS, FAIL, SKIP, INCONCLUSIVE = "pass", "fail", "skip", "inconclusive"
+RESULTS = (PASS, SKIP, INCONCLUSIVE, FAIL)
+"""Best first."""
+
+
+class Failure(NamedTuple):
+    """A stage that was refused: "gpu_map" for acquiring, "-gpu_map" for releasing; errno or status name."""
+
+    stage: str
+    error: str
+    times: int
+
+
+class StageCounts(NamedTuple):
+    """The ledger's account of a stage."""
+
+    name: str
+    held: int
+    acquired: int
+    released: int
+    peak: int
+
+
+class Replay(NamedTuple):
+    """The shortest sequence found that shows a divergence: what to type, and the steps in words."""
+
+    command: str
+    steps: tuple[str, ...]
+
+
+@dataclass
+class Outcome:
+    """One lifecycle of the device, run to its verdict. ``reason`` says why in one line."""
+
+    lifecycle: str
+    result: str = PASS
+    reason: str = ""
+    stages: tuple[StageCounts, ...] = ()
+    cycles: int = 0
+    seconds: float = 0.0
+    verdict: Verdict | None = None
+    series: tuple[Series, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    outstanding: tuple[str, ...] = ()
+    mistakes: tuple[str, ...] = ()
+    census: dict[str, int] = field(default_factory=dict)
+    replay: Replay | None = None
+    hang: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class PointTotals(NamedTuple):
+    """One row of a sweep's table: how the fault points of a stage ended."""
+
+    lifecycle: str
+    stage: str
+    kind: str
+    """door-before, door-after or kernel."""
+    points: int
+    balanced: int
+    stranded: int
+    leaked: int
+    detail: tuple[str, ...] = ()
+    """Reproducers of what leaked or stayed until close."""
+
+
+@dataclass
+class StressReport:
+    """Everything about one run on one device."""
+
+    device: str
+    chip: str
+    driver: str
+    node: str
+    tier: str
+    proven: str
+    simulated: bool
+    seed: int
+    command: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    sweep: list[PointTotals] = field(default_factory=list)
+    kernel_leaks: tuple[str, ...] = ()
+    """kmemleak's records that appeared during the run and name our calls."""
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def result(self) -> str:
+        """The worst of the outcomes; a leak at a fault point or in kmemleak fails; skip when nothing ran."""
+        found = [outcome.result for outcome in self.outcomes]
+        ran = [result for result in found if result != SKIP]
+        if self.kernel_leaks or any(row.leaked for row in self.sweep):
+            return FAIL
+        if self.sweep and not ran:
+            return PASS
+        return max(ran, key=RESULTS.index) if ran else SKIP

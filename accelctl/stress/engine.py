@@ -1,0 +1,244 @@
+"""The one loop that runs every lifecycle: acquire in order, touch, release, and undo what a failed stage leaves.
+
+It knows nothing of drivers. What it holds stands in two places: in its slots, and (unless that is switched off) in the
+ledger, which must say the same as the kernel's own book in the end.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from accelctl.abi.lifecycle import NOTHING, Block, Lifecycle, NotOffered, Session, Stage
+from accelctl.errors import AccelError
+from accelctl.memory.account import Account
+from accelctl.memory.ledger import Ledger
+from accelctl.stress.plan import Plan, Step, pattern
+
+REFUSED_IN_A_ROW = 256
+"""So many acquisitions that all fail mean a device that is used up or broken; going on would only fill logs."""
+
+Held = tuple[Block, list[int]]
+"""A block and the number that each of its stages returned."""
+
+
+class Divergence(Exception):
+    """Memory that does not hold what was written, or a driver that breaks the rules of its lifecycle."""
+
+    def __init__(self, text: str, cycle: int) -> None:
+        super().__init__(text)
+        self.cycle = cycle
+
+
+class UsedUp(Exception):
+    """Nothing can be acquired any more."""
+
+
+class Lane:
+    """One stage, with all that the loop needs to know of it."""
+
+    __slots__ = ("account", "acquire", "beat", "counts_bytes", "name", "release", "stage", "undo")
+
+    def __init__(self, stage: Stage, index: int, account: Account | None, counts_bytes: bool) -> None:
+        self.stage, self.name, self.account, self.counts_bytes = stage, stage.name, account, counts_bytes
+        self.acquire, self.release = stage.acquire, stage.release
+        self.beat = index << 1
+        self.undo = f"-{stage.name}"
+
+
+class Engine:
+    """One thread's loop over one lifecycle of an open session."""
+
+    def __init__(
+        self,
+        session: Session,
+        lifecycle: Lifecycle,
+        plan: Plan,
+        *,
+        lane: int = 0,
+        ledger: Ledger | None = None,
+        beat: Callable[[int], None] | None = None,
+        at: Callable[[str], None] | None = None,
+        steps: Iterable[Step] | None = None,
+    ) -> None:
+        self.lifecycle, self.plan = lifecycle, plan
+        self.failures: Counter[tuple[str, str]] = Counter()
+        """(stage, or "-stage" for its release; errno or status name) -> how often."""
+        self.cycles = 0
+        self.trace_at = at
+        self._beat = beat or _no_beat
+        self._steps: Iterator[Step] = iter(steps or plan.steps(lifecycle.sizes, len(lifecycle.stages), lane))
+        self._slots: list[Held | None] = [None] * plan.hold
+        self._serial = lane << 40
+        self._refused = 0
+        domain = f"{session.target.node}#{lane}"
+        self._lanes: list[Lane] = []
+        for index, stage in enumerate(lifecycle.stages):
+            keeps = stage.kind != NOTHING
+            account = ledger.account(domain, session.target.chip, stage.name, stage.kind) if ledger and keeps else None
+            self._lanes.append(Lane(stage, index, account, not any(x.account for x in self._lanes)))
+        self._orders = [_orders(self._lanes[:depth]) for depth in range(len(self._lanes) + 1)]
+
+    def run(self, cycles: int) -> int:
+        """So many cycles (fewer when the plan's own steps end); how many were done. Raises Divergence, UsedUp."""
+        slots, done = self._slots, 0
+        for slot, size, depth, early in islice(self._steps, cycles):
+            self.cycles += 1
+            done += 1
+            held = slots[slot]
+            if held is not None:
+                slots[slot] = None
+                self._release(held, early)
+            slots[slot] = self._acquire(size, depth)
+        return done
+
+    def drain(self) -> None:
+        """Release everything that is held; raises the first Divergence when all is released."""
+        wrong: Divergence | None = None
+        for index, held in enumerate(self._slots):
+            if held is not None:
+                self._slots[index] = None
+                try:
+                    self._release(held, False)
+                except Divergence as error:
+                    wrong = wrong or error
+        self._beat(0)
+        if wrong is not None:
+            raise wrong
+
+    def fill(self) -> None:
+        """Acquire a whole block into every slot: the state in which a process can be killed at its worst."""
+        most = self.plan.share(self.lifecycle.sizes.granule)
+        size = min(most, self.lifecycle.sizes.largest or most)
+        for index, held in enumerate(self._slots):
+            if held is None:
+                self._slots[index] = self._acquire(size, len(self._lanes))
+
+    def trial(self, size: int = 0) -> str:
+        """One whole cycle. Why the driver does not offer this lifecycle; empty when it does."""
+        try:
+            held = self._acquire(size or self.lifecycle.sizes.granule, len(self._lanes), raising=True)
+        except NotOffered as error:
+            return error.reason
+        except (OSError, AccelError) as error:
+            self._refused_by(error)
+            return ""
+        if held is not None:
+            self._release(held, False)
+        return ""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in the slots."""
+        return sum(held[0].size for held in self._slots if held is not None)
+
+    def _acquire(self, size: int, depth: int, *, raising: bool = False) -> Held | None:
+        self._serial += 1
+        block = Block(size, self._serial)
+        numbers: list[int] = []
+        held, beat, at = block.held, self._beat, self.trace_at
+        for lane in self._lanes[:depth]:
+            beat(self.cycles << 8 | lane.beat + 1)
+            if at is not None:
+                at(lane.name)
+            try:
+                number = lane.acquire(block)
+            except (OSError, AccelError) as error:
+                self._release((block, numbers), False, verify=False)
+                if raising:
+                    raise
+                self.failures[lane.name, _name(error)] += 1
+                self._refused_by(error)
+                return None
+            held.append(lane.stage)
+            numbers.append(number)
+            if lane.account is not None:
+                lane.account.take(number, block.size if lane.counts_bytes else 0)
+        self._refused = 0
+        if block.map is not None and self.plan.touch != "none":
+            self._write(block)
+        return block, numbers
+
+    def _release(self, entry: Held, early: bool, *, verify: bool = True) -> None:
+        block, numbers = entry
+        wrong = self._changed(block) if verify and block.map is not None and self.plan.touch != "none" else ""
+        beat, at = self._beat, self.trace_at
+        for index in self._orders[len(numbers)][early]:
+            lane = self._lanes[index]
+            if lane.release is not None:
+                beat(self.cycles << 8 | lane.beat + 2)
+                if at is not None:
+                    at(lane.undo)
+                try:
+                    lane.release(block)
+                except (OSError, AccelError) as error:
+                    self.failures[lane.undo, _name(error)] += 1
+                    continue  # what was not given back stays in the ledger
+            if lane.account is not None:
+                lane.account.give(numbers[index])
+        block.held.clear()
+        if wrong:
+            raise Divergence(wrong, self.cycles)
+
+    def _refused_by(self, error: Exception) -> None:
+        self._refused += 1
+        if self._refused >= REFUSED_IN_A_ROW:
+            raise UsedUp(f"{REFUSED_IN_A_ROW} acquisitions in a row failed, the last with: {error}")
+
+    def _write(self, block: Block) -> None:
+        mapping, sync = block.map, self.lifecycle.sync
+        assert mapping is not None
+        tag = pattern(self.plan.seed, block.serial)
+        if sync is not None:
+            sync(block, True)
+        if self.plan.touch == "full":
+            mapping[0 : block.size] = tag * (block.size // 8)
+        else:
+            mapping[0:8] = tag
+            mapping[block.size - 8 : block.size] = tag
+        if sync is not None:
+            sync(block, False)
+
+    def _changed(self, block: Block) -> str:
+        """What was written must still be there, as nobody else may have been given the same pages: "", or what is."""
+        mapping, sync = block.map, self.lifecycle.sync
+        assert mapping is not None
+        tag = pattern(self.plan.seed, block.serial)
+        if sync is not None:
+            sync(block, True)
+        if self.plan.touch == "full":
+            found, wanted = mapping[0 : block.size], tag * (block.size // 8)
+        else:
+            found, wanted = mapping[0:8] + mapping[block.size - 8 : block.size], tag * 2
+        if sync is not None:
+            sync(block, False)
+        if found == wanted:
+            return ""
+        at = next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b) // 8 * 8
+        where = at if self.plan.touch == "full" or at < 8 else block.size - 8
+        return (
+            f"block {block.serial & 0xFFFFFFFFFF} of {block.size} bytes, offset {where}: "
+            f"wrote {wanted[at : at + 8].hex()}, found {found[at : at + 8].hex()}"
+        )
+
+
+def _orders(lanes: list[Lane]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Indices in the order of releasing: plain reverse, and what may go early first."""
+    backward = tuple(reversed(range(len(lanes))))
+    early = tuple(index for index, lane in enumerate(lanes) if lane.stage.early)
+    return backward, early + tuple(index for index in backward if index not in early)
+
+
+def _name(error: Exception) -> str:
+    status = getattr(error, "name", "")
+    if status:
+        return str(status)
+    if isinstance(error, OSError) and error.errno:
+        return errno.errorcode.get(error.errno, str(error.errno))
+    return type(error).__name__
+
+
+def _no_beat(code: int) -> None:
+    """Nobody is watching."""

@@ -1,0 +1,121 @@
+"""What a run does: how many cycles, of which sizes, in which orders, how much is held meanwhile. All from one seed.
+
+A cycle takes one slot: what is in it is released, in the order that the cycle says, and a new block is acquired into
+it. One slot makes the plain alloc-map-touch-unmap-free loop; more slots make a held set with random replacement, which
+is what fragments address space and finds numbers that are given out twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from accelctl.abi.lifecycle import Sizes
+from accelctl.errors import UsageError
+
+KIB = 1024
+MIB = KIB * KIB
+DISTRIBUTIONS = ("page", "small", "mixed", "large")
+"""page: one granule; small: up to 64 KiB; mixed: mostly small, now and then up to the limit; large: 1 MiB and up."""
+ORDERS = ("reverse", "early", "random")
+"""reverse: last acquired, first released; early: what may go early goes first; random: either."""
+TOUCHES = ("none", "ends", "full")
+"""What of a mapping is written and verified: nothing, first and last 8 bytes, or all of it."""
+DEFAULT_BYTES = 256 * MIB
+DEFAULT_SECONDS = 30.0
+_BATCH = 1024
+
+
+class Step(NamedTuple):
+    """One cycle. ``depth``: how many stages are acquired; ``early``: the order in which the slot's old block goes."""
+
+    slot: int
+    size: int
+    depth: int
+    early: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a run is determined by, apart from the device. ``cycles`` 0: until ``seconds`` are over."""
+
+    seed: int = 1
+    cycles: int = 0
+    seconds: float = DEFAULT_SECONDS
+    bytes_limit: int = DEFAULT_BYTES
+    """Most bytes held at one time by all workers together."""
+    sizes: str = "mixed"
+    hold: int = 8
+    order: str = "random"
+    touch: str = "ends"
+    partial: int = 16
+    """Every so many cycles a block stops at an earlier stage; 0: never."""
+    workers: int = 1
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("--sizes", self.sizes, DISTRIBUTIONS),
+            ("--order", self.order, ORDERS),
+            ("--touch", self.touch, TOUCHES),
+        ):
+            if value not in known:
+                raise UsageError(f"{name} {value}: not one of {', '.join(known)}")
+        for name, number, low, high in (
+            ("--cycles", self.cycles, 0, 10**9),
+            ("--bytes-limit", self.bytes_limit, 4096, 1 << 50),
+            ("--hold", self.hold, 1, 4096),
+            ("--workers", self.workers, 1, 256),
+            ("--threads", self.threads, 1, 64),
+            ("--duration", self.seconds, 0, 7 * 86400),
+        ):
+            if not low <= number <= high:
+                raise UsageError(f"{name} {number}: must be between {low} and {high}")
+
+    def share(self, granule: int) -> int:
+        """Bytes that one block may have, so that all held sets together stay below the limit."""
+        blocks = self.workers * self.threads * self.hold
+        share = self.bytes_limit // blocks // granule * granule
+        if share < granule:
+            raise UsageError(
+                f"{blocks} blocks of at least {granule} bytes do not fit into --bytes-limit {self.bytes_limit}"
+            )
+        return share
+
+    def steps(self, sizes: Sizes, stages: int, lane: int = 0) -> Iterator[Step]:
+        """The cycles of one thread (``lane``), without end; the same for the same seed on every machine."""
+        rng = random.Random(f"{self.seed}/{lane}")
+        most = self.share(sizes.granule) if not sizes.largest else min(self.share(sizes.granule), sizes.largest)
+        granules = max(1, most // sizes.granule)
+        early = {"reverse": 0.0, "early": 1.0, "random": 0.5}[self.order]
+        number = 0
+        while True:
+            for count in self._granules(rng, granules, sizes.granule):
+                number += 1
+                whole = not self.partial or number % self.partial or stages < 2
+                depth = stages if whole else rng.randrange(1, stages)
+                slot = rng.randrange(self.hold) if self.hold > 1 else 0
+                yield Step(slot, count * sizes.granule, depth, rng.random() < early)
+
+    def _granules(self, rng: random.Random, most: int, granule: int) -> list[int]:
+        """A batch of sizes in granules: log-uniform, because real allocations are."""
+        small = min(most, max(1, 64 * KIB // granule))
+        low, high = {
+            "page": (1, 1),
+            "small": (1, small),
+            "mixed": (1, small),
+            "large": (min(most, max(1, MIB // granule)), most),
+        }[self.sizes]
+        bits = max(1, (high // low)).bit_length() - 1
+        found = [min(high, (low << rng.randint(0, bits)) + rng.randrange(low)) for _ in range(_BATCH)]
+        if self.sizes == "mixed":
+            for index in range(0, _BATCH, 64):
+                found[index] = rng.randint(1, most)
+        return found
+
+
+def pattern(seed: int, serial: int) -> bytes:
+    """Eight bytes that no other block of the run has (splitmix64's mixing constant spreads neighbours)."""
+    return ((serial + 1) * 0x9E3779B97F4A7C15 + seed & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
