@@ -188,9 +188,16 @@ class Session:
         return {}
 
     def close(self) -> None:
-        """Release everything that belongs to the session itself, then the files, last one first."""
+        """Release everything that belongs to the session itself, then the files, last one first: all of them, whatever
+        one of them answers (its error is raised at the end)."""
+        wrong: OSError | None = None
         for file in reversed(self.files):
-            file.close()
+            try:
+                file.close()
+            except OSError as error:
+                wrong = wrong or error
+        if wrong is not None:
+            raise wrong
 
 
 class Memory(Protocol):

@@ -139,12 +139,12 @@ def _chip_file(entry: Any) -> Path:
         if file.name == "chip.toml" and file.parts[0] == package:
             path = Path(str(entry.dist.locate_file(file)))
             if os.geteuid() == 0:
-                _require_trusted(path)
+                require_trusted(path)
             return path
     raise UsageError(f"its distribution ships no {package}/chip.toml")
 
 
-def _require_trusted(path: Path) -> None:
+def require_trusted(path: Path) -> None:
     """As root, use only files that nobody else can change: the file and every folder above it."""
     for part in (path, *path.parents):
         info = part.stat()

@@ -20,6 +20,7 @@ from accelctl.hal.ioc import decode
 _RESTART_S = (
     10.0  # libdrm restarts without end; a driver that answers EAGAIN for ten seconds is not going to change its mind
 )
+PAGE = mmap.PAGESIZE
 Mapped = mmap.mmap
 """What :meth:`File.map` returns."""
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034  # linux/fcntl.h; Python 3.10 has no name for them
@@ -205,7 +206,12 @@ class DevFile(File):
             fd = calls.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as error:
             raise _explained(path, error) from error
-        if calls.fstat(fd).st_rdev != before.st_rdev:
+        try:
+            same = calls.fstat(fd).st_rdev == before.st_rdev
+        except OSError as error:
+            calls.close(fd)
+            raise _explained(path, error) from error
+        if not same:
             calls.close(fd)
             raise DeviceUnusable(f"{path}: replaced by another device while it was opened")
         super().__init__(fd, path, calls)

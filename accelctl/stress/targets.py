@@ -22,6 +22,7 @@ from accelctl.probes.filters import AnyOf, parse_filters
 from accelctl.probes.scan import look
 
 SIMULATED = "sim:0"
+BARE_PREFIX = "/dev/"
 
 
 class Allowed(NamedTuple):
@@ -61,7 +62,7 @@ def simulated() -> Candidate:
     """The simulated chip; only when it is asked for by name."""
     chip = registry.load("sim")
     device = Device(SIMULATED, "virtual", "", chip="sim")
-    return Candidate(device, Target(SIMULATED, "sim", "sim", "/dev/sim/sim0"), chip.manifest)
+    return Candidate(device, Target(SIMULATED, "sim", "sim", BARE_PREFIX + "sim/sim0"), chip.manifest)
 
 
 def find(root: SysRoot, allowed: Allowed) -> Found:
@@ -160,7 +161,7 @@ def _paths(device: Device) -> list[str]:
         if key.startswith("nodes/") and key.endswith("/path") and r.value
     ]
     display = device.kind in ("virtual", "display")
-    order = ("/card", "/renderD", "/accel") if display else ("/renderD", "/accel/accel", "/dev/nvidia", "/card")
+    order = ("/card", "/renderD", "/accel") if display else ("/renderD", "/accel/accel", "/nvidia", "/card")
 
     def rank(path: str) -> int:
         return next((number for number, part in enumerate(order) if part in path and "control" not in path), len(order))
@@ -192,7 +193,7 @@ def _refusal(candidate: Candidate, allowed: Allowed, plain: bool) -> tuple[str, 
 
 
 def _denied(device: Device, node: str) -> str:
-    base = f"nodes/{node.removeprefix('/dev/')}"
+    base = f"nodes/{node.removeprefix(BARE_PREFIX)}"
     answer = device.value(f"{base}/access/kernel")
     if answer is False:
         needs = device.value(f"{base}/access/needs")
