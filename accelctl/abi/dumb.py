@@ -35,7 +35,7 @@ PAGE = 4096
 _ROW = 1024
 """Pixels of 4 bytes: one page."""
 _ROWS = 16384
-"""Above this rows grow longer instead: QEMU's pixman takes no height above 32767."""
+"""Above this rows grow longer instead: hosts of virtual displays bound the height of an image."""
 _ACCESS = dma_buf.DMA_BUF_SYNC_RW
 _NOT_OFFERED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES, errno.EINVAL, errno.ENOTTY)
 NEEDS_CARD = "dumb buffers need the card node; this is a render node"
@@ -176,8 +176,8 @@ def sync(block: Block, begin: bool) -> None:
 
 
 def shared_map_stage() -> Stage:
-    """mmap(2) of the dma-buf: "not supported" where its exporter has no such operation (dma_buf_mmap_internal: EINVAL;
-    drm_gem_prime_mmap: ENOSYS; others ENODEV, ENXIO, EOPNOTSUPP)."""
+    """mmap(2) of the dma-buf: "not supported" where its exporter has no such operation (EINVAL by
+    dma_buf_mmap_internal; the other numbers are taken to mean it too, no driver of the guests gives any)."""
     plain = gem.own_map_stage()
     refusals = (errno.EINVAL, errno.ENOSYS, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP)
 

@@ -1,0 +1,28 @@
+"""VFIO type 1: our pages in a device's I/O address space."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelctl.abi.manifest import Manifest
+
+if TYPE_CHECKING:
+    from accelctl.abi.registry import Registry
+
+MANIFEST = Manifest(
+    name="vfio",
+    title="VFIO type 1",
+    drivers=("vfio-pci",),
+    control_plane="vfio",
+    features=frozenset({"memory", "host_map", "user_va"}),
+    tier="proven",
+    proven="kernel guest 6.12",
+    address_space="user",
+)
+
+
+def load_backend(registry: Registry) -> None:
+    """Offer this chip; its code is imported only now."""
+    from accelctl.backends.vfio.memory import MEMORY
+
+    registry.register(MANIFEST, memory=MEMORY)
