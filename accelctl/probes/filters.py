@@ -30,7 +30,7 @@ _ADDRESS = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-
 _NAME = re.compile(r"^[A-Za-z0-9_.:!/*?\[\]-]+$")
 _HEX = re.compile(r"^(?:0x)?([0-9a-f]{1,8})$", re.IGNORECASE)
 _WORDS = re.compile(r"[a-z0-9]+")
-_NODES_WITHOUT_NUMBER = frozenset({"kfd", "mkfd"})
+_NODES_WITHOUT_NUMBER = frozenset({"kfd", "mkfd", "udmabuf", "iommu"})
 
 #: Devices of the tool's own back-ends: what may stand after the colon.
 VIRTUAL = {

@@ -23,6 +23,9 @@ from accelctl.probes.scan import look
 
 SIMULATED = "sim:0"
 BARE_PREFIX = "/dev/"
+_VFIO_GROUPS = "dev/vfio/[0-9]*"
+_BUFFER_MAKERS = ("dma_heap", "udmabuf")
+"""Chips whose own back-end imports what it makes into the peer."""
 
 
 class Allowed(NamedTuple):
@@ -111,7 +114,7 @@ def paired(one: Candidate, other: Candidate) -> Candidate:
     """A lifecycle over two devices: objects of the first, imported by the second."""
     if one.target.node == other.target.node:
         raise UsageError(f"--peer {other.device.id}: that is the device itself")
-    chip = one.target.chip if one.target.chip == "dma_heap" else "prime"
+    chip = one.target.chip if one.target.chip in _BUFFER_MAKERS else "prime"
     target = Target(
         f"{one.target.id}+{other.target.id}", chip, one.target.driver, one.target.node, (other.target.node,)
     )
@@ -128,6 +131,8 @@ def _add_plain_nodes(scan: Scan) -> None:
                 identity = "node:" + path.removeprefix("dev/")
                 device = Device(identity, "virtual", path, chip=name)
                 device.facts.update(facts)
+                for group in _matching(scan.root, _VFIO_GROUPS) if name == "vfio" else ():
+                    device.facts.update(judge.facts(group))  # a container works only with a group in it
                 scan.devices[identity] = device
 
 
