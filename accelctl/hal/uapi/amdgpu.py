@@ -12,6 +12,9 @@ AMDGPU_GEM_DOMAIN_CPU = 1
 AMDGPU_GEM_DOMAIN_GTT = 2
 AMDGPU_GEM_DOMAIN_VRAM = 4
 AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED = 1
+AMDGPU_GEM_USERPTR_VALIDATE = 4
+AMDGPU_GEM_USERPTR_REGISTER = 8
+AMDGPU_GEM_OP_GET_GEM_CREATE_INFO = 0
 AMDGPU_VA_OP_MAP = 1
 AMDGPU_VA_OP_UNMAP = 2
 AMDGPU_VM_PAGE_READABLE = 2
@@ -47,6 +50,9 @@ INFO_DEVICE = Struct(
     "sqc_inst_cache_size gl1c_cache_size gl2c_cache_size mall_size enabled_rb_pipes_mask_hi "
     "shadow_size shadow_alignment csa_size csa_alignment userq_ip_mask",
 )
+
+GEM_CREATE_IN = Struct("struct drm_amdgpu_gem_create_in", "QQQQ", "bo_size alignment domains domain_flags")
+"""What GEM_OP tells of an object: as it was made in the end, so after the kernel's silent retries."""
 
 GEM_CREATE = iowr(
     "DRM_IOCTL_AMDGPU_GEM_CREATE",
@@ -88,6 +94,14 @@ GEM_VA = iow(
         "handle _pad operation flags va_address offset_in_bo map_size vm_timeline_point "
         "vm_timeline_syncobj_out num_syncobj_handles input_fence_syncobj_handles",
     ),
+)
+# Grew, and its number with it (6.1: 0xC0106450; 6.12: 0xC0106450; 7.3: 0xC0186450).
+# Any of them works on any kernel, see the package.
+GEM_OP = iowr(
+    "DRM_IOCTL_AMDGPU_GEM_OP",
+    "d",
+    0x50,
+    Struct("struct drm_amdgpu_gem_op", "IIQII", "handle op value num_entries padding"),
 )
 GEM_USERPTR = iowr(
     "DRM_IOCTL_AMDGPU_GEM_USERPTR", "d", 0x51, Struct("struct drm_amdgpu_gem_userptr", "QQII", "addr size flags handle")

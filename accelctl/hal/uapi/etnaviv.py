@@ -7,6 +7,8 @@ from accelctl.hal.uapi._struct import Struct, iowr
 ETNA_BO_CACHED = 0x10000
 ETNA_BO_WC = 0x20000
 ETNA_BO_UNCACHED = 0x40000
+ETNA_USERPTR_READ = 1
+ETNA_USERPTR_WRITE = 2
 
 GET_PARAM = iowr(
     "DRM_IOCTL_ETNAVIV_GET_PARAM", "d", 0x40, Struct("struct drm_etnaviv_param", "IIQ", "pipe param value")

@@ -12,6 +12,9 @@ HL_MEM_OP_FREE = 1
 HL_MEM_OP_MAP = 2
 HL_MEM_OP_UNMAP = 3
 HL_MEM_USERPTR = 4
+HL_CB_OP_CREATE = 0
+HL_CB_OP_DESTROY = 1
+HL_MAX_CB_SIZE = 0x1FFFE0
 HL_INFO_DRAM_USAGE = 2
 
 INFO_DRAM_USAGE = Struct("struct hl_info_dram_usage", "QQ", "dram_free_mem ctx_dram_mem")
@@ -35,6 +38,17 @@ MEMORY = iowr(
             "out.device_virt_addr": ("Q", 0),
             "out.handle": ("Q", 0),
         },
+    ),
+)
+CB = iowr(
+    "DRM_IOCTL_HL_CB",
+    "d",
+    0x41,
+    Struct(
+        "union hl_cb_args",
+        "QIIII",
+        "in.cb_handle in.op in.cb_size in.ctx_id in.flags",
+        views={"out.cb_handle": ("Q", 0)},
     ),
 )
 INFO = iowr(

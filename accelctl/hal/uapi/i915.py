@@ -17,6 +17,7 @@ I915_MMAP_OFFSET_FIXED = 4
 DRM_I915_QUERY_MEMORY_REGIONS = 4
 I915_GEM_CREATE_EXT_MEMORY_REGIONS = 0
 I915_GEM_CREATE_EXT_FLAG_NEEDS_CPU_ACCESS = 1
+I915_USERPTR_PROBE = 2
 
 QUERY_ITEM = Struct("struct drm_i915_query_item", "QiIQ", "query_id length flags data_ptr")
 GEM_MEMORY_CLASS_INSTANCE = Struct("struct drm_i915_gem_memory_class_instance", "HH", "memory_class memory_instance")
@@ -25,6 +26,7 @@ MEMORY_REGION_INFO = Struct(
     "HHIQQ8Q",
     "region.memory_class region.memory_instance rsvd0 probed_size unallocated_size rsvd1",
 )
+QUERY_MEMORY_REGIONS = Struct("struct drm_i915_query_memory_regions", "I3I", "num_regions rsvd")
 GEM_CREATE_EXT_MEMORY_REGIONS = Struct(
     "struct drm_i915_gem_create_ext_memory_regions",
     "QII4IIIQ",
@@ -47,6 +49,12 @@ GEM_MMAP_OFFSET = iowr(
     "d",
     0x64,
     Struct("struct drm_i915_gem_mmap_offset", "IIQQQ", "handle pad offset flags extensions"),
+)
+GEM_USERPTR = iowr(
+    "DRM_IOCTL_I915_GEM_USERPTR",
+    "d",
+    0x73,
+    Struct("struct drm_i915_gem_userptr", "QQII", "user_ptr user_size flags handle"),
 )
 GEM_VM_CREATE = iowr("DRM_IOCTL_I915_GEM_VM_CREATE", "d", 0x7A, _GEM_VM_CONTROL)
 GEM_VM_DESTROY = iow("DRM_IOCTL_I915_GEM_VM_DESTROY", "d", 0x7B, _GEM_VM_CONTROL)

@@ -13,6 +13,13 @@ GET_PARAM = iowr("DRM_IOCTL_IVPU_GET_PARAM", "d", 0x40, Struct("struct drm_ivpu_
 BO_CREATE = iowr(
     "DRM_IOCTL_IVPU_BO_CREATE", "d", 0x42, Struct("struct drm_ivpu_bo_create", "QIIQ", "size flags handle vpu_addr")
 )
+# Not in the headers of 6.1 and 6.12.
+BO_CREATE_FROM_USERPTR = iowr(
+    "DRM_IOCTL_IVPU_BO_CREATE_FROM_USERPTR",
+    "d",
+    0x4E,
+    Struct("struct drm_ivpu_bo_create_from_userptr", "QQIIQ", "user_ptr size flags handle vpu_addr"),
+)
 BO_INFO = iowr(
     "DRM_IOCTL_IVPU_BO_INFO",
     "d",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accelctl.hal.uapi._struct import Struct, iowr
 
+MSM_PIPE_3D0 = 0x10
 MSM_PARAM_VA_START = 0xE
 MSM_PARAM_VA_SIZE = 0xF
 MSM_BO_WC = 0x20000

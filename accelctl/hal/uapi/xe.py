@@ -9,6 +9,9 @@ from __future__ import annotations
 from accelctl.hal.uapi._struct import Struct, iow, iowr
 
 DRM_XE_DEVICE_QUERY_MEM_REGIONS = 1
+DRM_XE_DEVICE_QUERY_CONFIG = 2
+DRM_XE_QUERY_CONFIG_MIN_ALIGNMENT = 2
+DRM_XE_QUERY_CONFIG_VA_BITS = 3
 DRM_XE_MEM_REGION_CLASS_SYSMEM = 0
 DRM_XE_MEM_REGION_CLASS_VRAM = 1
 DRM_XE_GEM_CREATE_FLAG_DEFER_BACKING = 1
@@ -25,6 +28,8 @@ MEM_REGION = Struct(
     "mem_class instance min_page_size total_size used cpu_visible_size cpu_visible_used reserved",
 )
 QUERY_MEM_REGIONS = Struct("struct drm_xe_query_mem_regions", "II", "num_mem_regions pad")
+QUERY_CONFIG = Struct("struct drm_xe_query_config", "II", "num_params pad")
+"""Followed by ``num_params`` numbers of 8 bytes, indexed by DRM_XE_QUERY_CONFIG_*."""
 
 DEVICE_QUERY = iowr(
     "DRM_IOCTL_XE_DEVICE_QUERY",
