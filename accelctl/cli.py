@@ -29,12 +29,19 @@ class Row:
         """One line for lists, and the heading it stands under."""
 
 
-_LOOK, _UNDERSTAND, _SETUP = "Look at a machine", "Understand and hand over", "Set up the shell"
+_LOOK, _WORK = "Look at a machine", "Put a device to work"
+_UNDERSTAND, _SETUP = "Understand and hand over", "Set up the shell"
 
 COMMANDS: dict[str, Row] = {
     "probe": Row("accelctl.commands.probe", "probe", "what is in this machine, is it healthy, and if not: why?", _LOOK),
     "watch": Row(
         "accelctl.commands.watch", "watch", "print devices that come, go, change or fail, as it happens", _LOOK
+    ),
+    "stress": Row(
+        "accelctl.commands.stress",
+        "stress",
+        "allocate, map and free on a device, and find what does not come back",
+        _WORK,
     ),
     "explain": Row(
         "accelctl.commands.explain", "explain", "what a finding or an error code means, and what to do", _UNDERSTAND

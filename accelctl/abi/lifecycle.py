@@ -129,6 +129,8 @@ class Counter(NamedTuple):
     exact: bool = True
     settle_s: float = 0.0
     """How long the kernel may take to give back after the last release."""
+    capacity: int = 0
+    """The value at which it is exhausted; 0: not known."""
 
 
 class AddressSpace(Protocol):

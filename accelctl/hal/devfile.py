@@ -11,12 +11,15 @@ import fcntl
 import mmap
 import os
 import stat
+import sys
 import time
 from types import TracebackType
+from typing import Any
 
 from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, PermissionDenied, UsageError
 from accelctl.hal.ioc import decode
 
+_UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 _RESTART_S = (
     10.0  # libdrm restarts without end; a driver that answers EAGAIN for ten seconds is not going to change its mind
 )
@@ -47,9 +50,9 @@ class Syscalls:
         return result
 
     def map(self, fd: int, size: int, offset: int) -> mmap.mmap:
-        """mmap(2), shared, for reading and writing; fd -1: pages of our own. Python keeps a duplicate of ``fd`` for
-        each mapping (before 3.13)."""
-        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
+        """mmap(2), shared, for reading and writing; fd -1: pages of our own. Before 3.13 Python keeps a duplicate of
+        ``fd`` for each mapping, and so two more system calls and the device open."""
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset, **_UNTRACKED)
 
     def unmap(self, mapping: mmap.mmap) -> None:
         """munmap(2). Raises BufferError while a view of it is alive."""

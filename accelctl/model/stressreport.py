@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from accelctl.exits import ExitCode
+
 from accelctl.model.verdict import Series, Verdict
 
 PASS, FAIL, SKIP, INCONCLUSIVE = "pass", "fail", "skip", "inconclusive"
@@ -103,3 +105,11 @@ class StressReport:
         if self.sweep and not ran:
             return PASS
         return max(ran, key=RESULTS.index) if ran else SKIP
+
+    @property
+    def exit_code(self) -> int:
+        """0: passed or undecided; 1: failed; 3: nothing of it is supported; 6: a call did not come back."""
+        if any(outcome.hang for outcome in self.outcomes):
+            return int(ExitCode.TIMEOUT)
+        codes = {FAIL: ExitCode.FINDINGS, SKIP: ExitCode.NO_DEVICE}
+        return int(codes.get(self.result, ExitCode.OK))

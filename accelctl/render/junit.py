@@ -63,6 +63,26 @@ def _case(where: str, identity: str, found: Sequence[Finding], bad: Sequence[Fin
     return f"{start}/>"
 
 
+def suite(tool: str, where: str, cases: Sequence[tuple[str, float, str, str]], properties: Mapping[str, str]) -> str:
+    """A document of one suite. Cases are (name, seconds, pass|fail|skip, words)."""
+    results = [result for _, _, result, _ in cases]
+    counts = _counts([len(cases), results.count("fail"), results.count("skip")])
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites{_attributes(name=tool, **counts)}>"]
+    lines += [f"  <testsuite{_attributes(name=where, **counts)}>", "   <properties>"]
+    lines += [f"    <property{_attributes(name=name, value=value)}/>" for name, value in properties.items()]
+    lines.append("   </properties>")
+    group = f"{tool.replace(' ', '.')}.{where}"
+    for name, took, result, text in cases:
+        start = f"   <testcase{_attributes(classname=group, name=name, time=f'{took:.3f}')}>"
+        first = text.partition("\n")[0]
+        inner = {
+            "fail": f"<failure{_attributes(message=first, type='error')}>{_text(text)}</failure>",
+            "skip": f"<skipped{_attributes(message=first)}/>",
+        }.get(result, f"<system-out>{_text(text)}</system-out>")
+        lines.append(f"{start}{inner}</testcase>")
+    return "\n".join([*lines, "  </testsuite>", "</testsuites>\n"])
+
+
 def words(found: Sequence[Finding]) -> str:
     """Findings in plain lines: level and cause, what was seen, what to do, what follows."""
     lines: list[str] = []

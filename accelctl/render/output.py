@@ -22,10 +22,13 @@ def show(
 ) -> None:
     """Print a report."""
     if as_json:
-        from accelctl.render.delta import comparison_document
         from accelctl.render.document import document, dumps
 
-        expected = comparison_document(compared) if compared is not None else None
+        expected = None
+        if compared is not None:  # what it imports takes 7 ms
+            from accelctl.render.delta import comparison_document
+
+            expected = comparison_document(compared)
         term.emit(dumps(document(report, evidence=evidence, expected=expected)))
     elif brief:
         from accelctl.render.brief import brief_text

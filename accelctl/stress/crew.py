@@ -10,13 +10,12 @@ import os
 import pickle
 import signal
 import struct
-import time
 from types import FrameType
 from typing import Any, NoReturn
 
 from accelctl.errors import AccelError, TimeoutFailure
 from accelctl.hal.reader import Failed, Message, Stuck, WatchedChild
-from accelctl.stress.worker import CounterInfo, Final, LocalWorker, Progress, Spec
+from accelctl.stress.worker import CounterInfo, LocalWorker, Spec
 
 _HEAD = struct.Struct("=I")
 _PATIENCE_S = 600.0  # for one command; a call that hangs is named much sooner (deadline_s)
@@ -48,7 +47,7 @@ def _raise_parent_gone(number: int, frame: FrameType | None) -> NoReturn:
 
 
 class ForkedWorker:
-    """The same interface as LocalWorker, in a child of its own. ``stage_names`` are what its beats stand for."""
+    """A LocalWorker in a child of its own, asked by the names of its methods. ``stage_names``: what it beats for."""
 
     def __init__(self, spec: Spec, lane: int, stage_names: tuple[str, ...], deadline_s: float = 10.0) -> None:
         self.pid = 0
@@ -93,43 +92,6 @@ class ForkedWorker:
                 raise Hang(event)
             raise Killed(f"the worker ended: {event.state}, in {event.path or 'no call'}")
         raise TimeoutFailure(f"the worker gave no answer within {_PATIENCE_S:g} s")
-
-    def infos(self) -> list[CounterInfo]:
-        """See LocalWorker."""
-        found: list[CounterInfo] = self.ask("infos")
-        return found
-
-    def trial(self) -> str:
-        """See LocalWorker."""
-        return str(self.ask("trial"))
-
-    def run(self, cycles: int) -> Progress:
-        """See LocalWorker."""
-        progress: Progress = self.ask("run", cycles)
-        return progress
-
-    def read(self) -> dict[str, int | str]:
-        """See LocalWorker."""
-        values: dict[str, int | str] = self.ask("read")
-        return values
-
-    def drain(self) -> None:
-        """See LocalWorker."""
-        self.ask("drain")
-
-    def fill(self) -> int:
-        """See LocalWorker."""
-        return int(self.ask("fill"))
-
-    def idle(self, seconds: float) -> None:
-        """See LocalWorker."""
-        self.ask("idle", seconds)
-
-    def finish(self) -> Final:
-        """See LocalWorker; the child is gone afterwards."""
-        final: Final = self.ask("finish")
-        self.close()
-        return final
 
     def kill(self) -> None:
         """SIGKILL while it holds everything; returns when the process is gone."""
@@ -201,18 +163,49 @@ def _exactly(fd: int, count: int) -> bytes | None:
     return data
 
 
-def everyone(workers: list[ForkedWorker], command: str, argument: Any = None) -> list[Any]:
-    """One command to all, then all their answers: they work at the same time."""
-    for worker in workers:
-        worker.send(command, argument)
-    return [worker.answer() for worker in workers]
+class Crew:
+    """All workers of a run. ``forked`` False: one worker, in this process (a library's user, a test)."""
 
+    def __init__(
+        self, spec: Spec, stage_names: tuple[str, ...], *, forked: bool = True, deadline_s: float = 10.0
+    ) -> None:
+        self.size = spec.plan.workers if forked else 1
+        self._local = None if forked else LocalWorker(spec)
+        self.workers: list[ForkedWorker] = []
+        try:
+            for lane in range(self.size if forked else 0):
+                self.workers.append(ForkedWorker(spec, lane, stage_names, deadline_s))
+        except BaseException:
+            self.close()
+            raise
 
-def settled(read: Any, wanted: dict[str, int], seconds: float) -> dict[str, int | str]:
-    """Read until the values are the wanted ones or ``seconds`` are over: the kernel frees some things later."""
-    end = time.monotonic() + seconds
-    while True:
-        values: dict[str, int | str] = read()
-        if all(values.get(name) == value for name, value in wanted.items()) or time.monotonic() > end:
-            return values
-        time.sleep(0.01)
+    def ask(self, command: str, argument: object = None) -> list[Any]:
+        """One command to all, then all their answers: they work at the same time. Raises what the first raised."""
+        if self._local is not None:
+            return [self._local.obey(command, argument)]
+        for worker in self.workers:
+            worker.send(command, argument)
+        answers, wrong = [], None
+        for worker in self.workers:
+            try:
+                answers.append(worker.answer())
+            except Exception as error:  # the others' answers must be taken out of their pipes
+                wrong = wrong or error
+        if wrong is not None:
+            raise wrong
+        return answers
+
+    @property
+    def pid(self) -> int:
+        """The first worker's process."""
+        return self.workers[0].pid if self.workers else os.getpid()
+
+    def infos(self) -> list[CounterInfo]:
+        """The counters that each worker can read."""
+        infos: list[CounterInfo] = self.ask("infos")[0]
+        return infos
+
+    def close(self) -> None:
+        """End them all, whatever they do."""
+        for worker in self.workers:
+            worker.close()

@@ -156,7 +156,8 @@ class Engine:
             numbers.append(number)
             if lane.account is not None:
                 lane.account.take(number, block.size if lane.counts_bytes else 0)
-        self._refused = 0
+        if depth == len(self._lanes):
+            self._refused = 0
         if block.map is not None and self.plan.touch != "none":
             self._write(block)
         return block, numbers

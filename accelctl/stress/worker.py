@@ -59,6 +59,12 @@ class CounterInfo(NamedTuple):
     source: str
     exact: bool
     settle_s: float
+    capacity: int = 0
+
+    @classmethod
+    def of(cls, counter: Counter) -> CounterInfo:
+        """What a counter says of itself."""
+        return cls(*counter[:4], counter.exact, counter.settle_s, counter.capacity)
 
 
 class Final(NamedTuple):
@@ -102,7 +108,8 @@ class LocalWorker:
             raise
         self._wrong: tuple[str, int] = ("", 0)
         self._ledgers = [Ledger() for _ in range(spec.plan.threads)] if spec.ledger else []
-        self._counters = [*self.session.counters(), *(spec.counters(spec.target) if spec.counters else ())]
+        own = spec.counters(spec.target) if spec.counters else ()
+        self._counters = [*self.session.counters(), *getattr(environment.space, "counters", tuple)(), *own]
         self._engines = [
             Engine(
                 self.session,
@@ -111,6 +118,7 @@ class LocalWorker:
                 lane=lane * spec.plan.threads + index,
                 ledger=self._ledgers[index] if spec.ledger else None,
                 beat=beats(index) if beats is not None else None,
+                at=getattr(environment.syscalls, "at", None),
                 steps=spec.steps,
             )
             for index in range(spec.plan.threads)
@@ -118,7 +126,7 @@ class LocalWorker:
 
     def infos(self) -> list[CounterInfo]:
         """The counters that this worker can be asked for."""
-        return [CounterInfo(c.name, c.unit, c.scope, c.source, c.exact, c.settle_s) for c in self._counters]
+        return [CounterInfo.of(counter) for counter in self._counters]
 
     def trial(self) -> str:
         """One whole cycle; why this lifecycle is not supported here, or ""."""
@@ -159,10 +167,23 @@ class LocalWorker:
             engine.fill()
         return sum(engine.held_bytes for engine in self._engines)
 
-    def read(self) -> dict[str, int | str]:
-        """Every counter's value, or the reason why it could not be read."""
+    def turn(self, cycles: int) -> tuple[Progress, dict[str, int | str]]:
+        """Cycles, everything released, and what the noisy counters say then: one command, because it is given often."""
+        progress = self.run(cycles)
+        self.drain()
+        return progress, self.read(exact=False)
+
+    def rest(self, seconds: float) -> tuple[Progress, dict[str, int | str]]:
+        """The same without cycles."""
+        self.idle(seconds)
+        return Progress(0, seconds), self.read(exact=False)
+
+    def read(self, *, exact: bool = True) -> dict[str, int | str]:
+        """Every counter's value, or the reason why it could not be read. Without ``exact``: only the noisy ones."""
         found: dict[str, int | str] = {}
         for counter in self._counters:
+            if counter.exact and not exact:
+                continue
             try:
                 found[counter.name] = counter.read()
             except (OSError, ValueError, AccelError) as error:

@@ -12,6 +12,7 @@ from accelctl.model.reading import Reading
 from accelctl.stress import targets
 from accelctl.stress.targets import Allowed, Found
 
+NOTHING_LIFTED = Allowed()
 GUEST = {
     "drm:card1": ("vgem", "", ["/dev/dri/card1", "/dev/dri/renderD129"], "virtual"),
     "0000:00:02.0": ("qxl", "qxl", ["/dev/dri/card2"], "virtual"),
@@ -32,7 +33,7 @@ def device(identity: str, **facts: object) -> Device:
     return found
 
 
-def found(monkeypatch: pytest.MonkeyPatch, devices: list[Device], allowed: Allowed = Allowed()) -> Found:
+def found(monkeypatch: pytest.MonkeyPatch, devices: list[Device], allowed: Allowed = NOTHING_LIFTED) -> Found:
     real = targets.look
 
     def look(root: SysRoot) -> object:

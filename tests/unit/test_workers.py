@@ -13,7 +13,7 @@ import pytest
 
 from accelctl.abi.lifecycle import Block, Env, Memory, Target
 from accelctl.errors import NoDeviceError
-from accelctl.stress.crew import ForkedWorker, Hang, Killed, everyone
+from accelctl.stress.crew import Crew, ForkedWorker, Hang, Killed
 from accelctl.stress.plan import MIB, Plan
 from accelctl.stress.worker import LocalWorker, Spec
 from tests.helpers import ROOT
@@ -36,14 +36,15 @@ def forked(what: Spec, deadline_s: float = 10.0) -> ForkedWorker:
 
 @pytest.mark.parametrize("kind", ["local", "forked"])
 def test_a_run_from_trial_to_census(kind: str) -> None:
-    worker = LocalWorker(spec()) if kind == "local" else forked(spec())
-    assert worker.trial() == ""
-    assert [info.name for info in worker.infos()] == ["toy-handles"]
-    assert worker.run(500).cycles == 500
-    worker.drain()
-    assert worker.read() == {"toy-handles": 0}
-    assert worker.fill() > 0
-    final = worker.finish()
+    crew = Crew(spec(), STAGES, forked=kind == "forked")
+    assert crew.ask("trial") == [""]
+    assert [info.name for info in crew.infos()] == ["toy-handles"]
+    assert crew.ask("run", 500)[0].cycles == 500
+    crew.ask("drain")
+    assert crew.ask("read") == [{"toy-handles": 0}]
+    assert crew.ask("fill")[0] > 0
+    final = crew.ask("finish")[0]
+    crew.close()
     assert (final.cycles, final.outstanding, final.mistake_count) == (500, (), 0)
     assert final.census == {"toy-handles": 0}
     held, acquired, released, _ = final.stages["object"]
@@ -63,16 +64,15 @@ def test_a_lifecycle_that_is_not_there_is_named() -> None:
             LocalWorker(Spec(ToyMemory(), TARGET, name, Plan(), environment))
     worker = ForkedWorker(Spec(ToyMemory(), TARGET, "other", Plan(), environment), 0, STAGES)
     with pytest.raises(NoDeviceError, match="has no lifecycle other"):
-        worker.trial()
+        worker.ask("trial")
     worker.close()
 
 
 def test_two_workers_work_at_the_same_time() -> None:
-    workers = [ForkedWorker(spec(workers=2), lane, STAGES) for lane in range(2)]
-    assert [progress.cycles for progress in everyone(workers, "run", 200)] == [200, 200]
-    assert [final.cycles for final in everyone(workers, "finish")] == [200, 200]
-    for worker in workers:
-        worker.close()
+    crew = Crew(spec(workers=2), STAGES)
+    assert [progress.cycles for progress in crew.ask("run", 200)] == [200, 200]
+    assert [final.cycles for final in crew.ask("finish")] == [200, 200]
+    crew.close()
 
 
 class Hanging(ToyMemory):
@@ -99,7 +99,7 @@ def test_a_call_that_hangs_is_named_and_left_behind(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     worker = forked(spec(Hanging(fifo)), deadline_s=0.5)
     with pytest.raises(Hang, match=r"offset has not returned for .* s") as caught:
-        worker.run(10)
+        worker.ask("run", 10)
     assert caught.value.call == "offset"
     worker.close()
 
@@ -110,13 +110,13 @@ def test_a_worker_that_crashes_is_told_from_one_that_hangs() -> None:
 
     worker = forked(spec(ToyMemory(crash)))
     with pytest.raises(Killed, match="SIGSEGV"):
-        worker.trial()
+        worker.ask("trial")
     worker.close()
 
 
 def test_kill_leaves_no_process() -> None:
     worker = forked(spec())
-    assert worker.fill() > 0
+    assert worker.ask("fill") > 0
     pid = worker.pid
     worker.kill()
     with pytest.raises(ProcessLookupError):
@@ -142,7 +142,7 @@ class Noting(ToyMemory):
         return session
 
 worker = ForkedWorker(spec(Noting()), 0, STAGES)
-worker.fill()
+worker.ask("fill")
 print("ready", flush=True)
 worker.send("idle", 60)
 import time; time.sleep(60)

@@ -1,0 +1,232 @@
+"""What a run does when: warm-up, blocks of cycling and idling, readings between them, the end.
+
+Exact books are read with everything released, at the edges of blocks. Noisy ones are read within blocks too, in both
+kinds: what grows while nothing is done is not ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from accelctl.abi.lifecycle import CPU_MAP, FD, HANDLE, IOVA, VA, Counter
+from accelctl.errors import AccelError
+from accelctl.model.verdict import CYCLE, IDLE, WARMUP, Samples, Series
+from accelctl.stress.contrast import BlockPlan, block_plan
+from accelctl.stress.plan import Plan
+from accelctl.stress.worker import CounterInfo, Progress
+
+CHUNK_S = 0.5
+"""Longest that workers are left alone: then progress is shown, and Ctrl-C is obeyed."""
+WARM = 64
+"""Cycles before the first reading: caches, pools and lazily made tables are there afterwards."""
+READS = 40
+"""Readings per block: enough for counters of a real machine, cheap enough for an emulated one."""
+
+
+_KINDS = {"handles": HANDLE, "descriptors": FD, "mappings": CPU_MAP}
+"""Unit of a counter -> kind of the stages that move it."""
+_KINDS_BY_NAME = {"iova": IOVA, "dma-mappings": IOVA, "address space": VA, "fds-": FD, "maps-": CPU_MAP}
+
+
+def kind_of(info: CounterInfo) -> str:
+    """The kind of the stages that can move a counter; empty: not known."""
+    named = (kind for start, kind in _KINDS_BY_NAME.items() if info.name.startswith(start))
+    return next(named, _KINDS.get(info.unit, ""))
+
+
+class Tick(NamedTuple):
+    """Progress, for who watches."""
+
+    cycles: int
+    wanted: int
+    phase: str
+
+
+class Stopped(Exception):
+    """The run ends early: why."""
+
+
+class Crew(Protocol):
+    """All workers of a run, and one command to all of them."""
+
+    size: int
+
+    def ask(self, command: str, argument: object = None) -> list[object]:
+        """Their answers."""
+
+    def infos(self) -> list[CounterInfo]:
+        """The counters that each of them can read."""
+
+
+class Conductor:
+    """Runs one lifecycle on a crew and collects what the counters showed."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        plan: Plan,
+        outside: Sequence[Counter] = (),
+        show: Callable[[Tick], None] = lambda tick: None,
+        interrupted: Callable[[], bool] = lambda: False,
+        reads: int = READS,
+    ) -> None:
+        self._reads = reads
+        self._crew, self.plan, self._outside = crew, plan, outside
+        self._show, self._interrupted = show, interrupted
+        self._infos = {info.name: info for info in crew.infos()}
+        for counter in outside:
+            self._infos[counter.name] = CounterInfo.of(counter)
+        self._samples = {name: Samples() for name in self._infos}
+        self.unreadable: dict[str, str] = {}
+        self.cycles = 0
+        self.stop = ""
+        self.diverged = 0
+        self.wanted = 0
+        self._clock = 0.0
+        """Seconds of cycling and idling; a simulated device's idle seconds count though nobody waits for them."""
+        self._busy = 0.0
+
+    def go(self) -> None:
+        """The whole run, up to the last reading. ``stop`` says why it ended early, where it did."""
+        try:
+            self._turn(WARM)
+            rate = max(1.0, self.cycles / max(1e-6, self._busy))
+            self._read(WARMUP)
+            blocks = self._blocks(rate)
+            for number, block in enumerate(blocks, 1):
+                self._block(block)
+                if number < len(blocks):
+                    self._read(block.block)
+        except Stopped as error:
+            self.stop = str(error)
+        self._settle()
+
+    def series(self) -> tuple[Series, ...]:
+        """What every readable counter showed."""
+        return tuple(
+            Series(*info[:3], info.exact, info.source, self._samples[name], kind_of(info), info.capacity or None)
+            for name, info in self._infos.items()
+            if len(self._samples[name])
+        )
+
+    def _blocks(self, rate: float) -> Sequence[BlockPlan]:
+        """Cycling and idling in turn where a counter is noisy; else N cycles, and then 2N."""
+        noisy = any(not info.exact for info in self._infos.values())
+        seconds = self.plan.seconds / 2 if noisy else self.plan.seconds
+        self.wanted = self.plan.cycles or max(4 * WARM, int(rate * seconds * 0.9))
+        if noisy and self.wanted >= 80:
+            return block_plan(self.wanted)
+        third = max(1, self.wanted // 3)
+        return [BlockPlan(CYCLE, third, 0), BlockPlan(CYCLE, max(1, self.wanted - third), 0)]
+
+    def _block(self, block: BlockPlan) -> None:
+        reads = min(block.reads, self._reads)
+        if block.block == IDLE:
+            seconds = self._busy / max(1, self.cycles) * self._idle_cycles() / max(1, reads)
+            for _ in range(reads):
+                self._note(IDLE, self._crew.ask("rest", seconds))
+                self._look_up("idle")
+            return
+        done = 0
+        steps = max(1, reads)
+        for number in range(1, steps + 1):
+            self._turn(block.cycles * number // steps - done, block.block if reads else "")
+            done = block.cycles * number // steps
+
+    def _idle_cycles(self) -> int:
+        """An idle block lasts as long as a cycling one."""
+        return max(block.cycles for block in block_plan(self.wanted) if block.block == CYCLE)
+
+    def _turn(self, cycles: int, block: str = "") -> None:
+        """So many cycles by all workers together, in chunks; with ``block`` the noisy counters are noted after it."""
+        each = -(-cycles // self._crew.size)
+        chunk = each
+        while each > 0:
+            step = min(each, max(1, chunk))
+            each -= step
+            begin = time.perf_counter()
+            answers = self._crew.ask("turn" if block and not each else "run", step)
+            took = time.perf_counter() - begin
+            self._busy += took
+            if took > CHUNK_S:
+                chunk = int(step * CHUNK_S / took)
+            if block and not each:
+                self._note(block, answers)
+            else:
+                self._clock += took
+                for progress in answers:
+                    self._count(progress)
+            self._look_up("cycling")
+
+    def _note(self, block: str, answers: list[object]) -> None:
+        """Progress and noisy values of every worker, and the noisy counters that are read here."""
+        sums: dict[str, int] = {}
+        longest = 0.0
+        for answer in answers:
+            assert isinstance(answer, tuple)
+            progress, values = answer
+            longest = max(longest, progress.seconds)
+            self._count(progress)
+            for name, value in values.items():
+                self._take(sums, name, value)
+        self._clock += longest
+        self._read_outside(sums, exact=False)
+        self._add(sums, block)
+
+    def _count(self, progress: object) -> None:
+        assert isinstance(progress, Progress)
+        self.cycles += progress.cycles
+        if progress.stop:
+            self.diverged = self.diverged or progress.diverged
+            raise Stopped(progress.stop)
+
+    def _look_up(self, phase: str) -> None:
+        self._show(Tick(self.cycles, self.wanted, phase))
+        if self._interrupted():
+            raise Stopped("interrupted")
+
+    def _read(self, block: str) -> None:
+        """Everything released, then every counter."""
+        self._add(self._look(), block)
+
+    def _look(self) -> dict[str, int]:
+        self._crew.ask("drain")
+        sums: dict[str, int] = {}
+        for values in self._crew.ask("read"):
+            assert isinstance(values, dict)
+            for name, value in values.items():
+                self._take(sums, name, value)
+        self._read_outside(sums, exact=True)
+        return sums
+
+    def _settle(self) -> None:
+        """The last reading, once nothing is missing that the kernel gives back late."""
+        late = {n: i.settle_s for n, i in self._infos.items() if i.settle_s and i.exact and len(self._samples[n])}
+        start = {name: self._samples[name][0].value for name in late}
+        end = time.monotonic() + max(late.values(), default=0.0)
+        while True:
+            now = self._look()
+            if time.monotonic() > end or all(now.get(name, 0) <= value for name, value in start.items()):
+                break
+            time.sleep(0.05)
+        self._add(now, CYCLE)
+
+    def _read_outside(self, sums: dict[str, int], *, exact: bool) -> None:
+        for counter in self._outside:
+            if exact or not counter.exact:
+                try:
+                    self._take(sums, counter.name, counter.read())
+                except (OSError, ValueError, AccelError) as error:
+                    self._take(sums, counter.name, str(error) or type(error).__name__)
+
+    def _take(self, sums: dict[str, int], name: str, value: int | str) -> None:
+        if isinstance(value, str):
+            self.unreadable[name] = value
+        else:
+            sums[name] = sums.get(name, 0) + value
+
+    def _add(self, sums: dict[str, int], block: str) -> None:
+        for name, value in sums.items():
+            self._samples[name].add(self.cycles, self._clock, value, block)
