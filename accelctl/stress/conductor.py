@@ -27,7 +27,7 @@ READS = 40
 
 _KINDS = {"handles": HANDLE, "descriptors": FD, "mappings": CPU_MAP}
 """Unit of a counter -> kind of the stages that move it."""
-_KINDS_BY_NAME = {"iova": IOVA, "dma-mappings": IOVA, "address space": VA, "fds-": FD, "maps-": CPU_MAP}
+_KINDS_BY_NAME = {"iova": IOVA, "dma-mappings": IOVA, "address": VA, "fds-": FD, "maps-": CPU_MAP}
 
 
 def kind_of(info: CounterInfo) -> str:

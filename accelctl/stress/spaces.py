@@ -19,18 +19,21 @@ class Climbing:
 
     def __init__(self, inner: AddressSpace, base: int, size: int) -> None:
         self._inner, self._base, self.size = inner, base, size
-        self.mark = 0
-        """Bytes from the base to the highest end that was ever given out."""
+        self.mark = self.held = 0
+        """Bytes from the base to the highest end that was ever given out; bytes that are given out now."""
 
     def alloc(self, size: int, align: int | None = None, owner: str = "") -> int:
         """An address; raises AccelError when there is none."""
         va = self._inner.alloc(size, align, owner)
         self.mark = max(self.mark, va + size - self._base)
+        self.held += size
         return va
 
     def free(self, va: int) -> int:
         """Give back; the bytes."""
-        return self._inner.free(va)
+        size = self._inner.free(va)
+        self.held -= size
+        return size
 
 
 class Spaces:
@@ -51,12 +54,19 @@ class Spaces:
         return space
 
     def counters(self) -> tuple[Counter, ...]:
-        """How far the addresses have climbed; nothing before a space was made."""
+        """What is given out now; where nothing is ever reused, how far it has climbed. Nothing before a space was
+        made."""
         if not self._made:
             return ()
-        return (
-            Counter(
-                "address space", "bytes", "file", f"addresses given out ({self._kind})",
-                lambda: sum(space.mark for space in self._made), capacity=sum(space.size for space in self._made),
-            ),
-        )  # fmt: skip
+        size = sum(space.size for space in self._made)
+        if self._kind == "bump":
+            return (
+                Counter("address space", "bytes", "file", "highest address given out", self._climbed, capacity=size),
+            )
+        return (Counter("addresses held", "bytes", "file", "our allocator", self._held, capacity=size),)
+
+    def _climbed(self) -> int:
+        return sum(space.mark for space in self._made)
+
+    def _held(self) -> int:
+        return sum(space.held for space in self._made)

@@ -83,7 +83,7 @@ def find(root: SysRoot, allowed: Allowed) -> Found:
         except AccelError as error:
             problems.append(f"{device.id}: {error.message}")
             continue
-        candidate = _candidate(device, manifest, allowed)
+        candidate = _candidate(device, manifest, allowed, _helpers(scan, device.chip))
         if candidate is not None:
             found.append(candidate)
     return Found(scan, tuple(found), tuple(problems))
@@ -142,10 +142,18 @@ def _matching(root: SysRoot, pattern: str) -> list[str]:
     return [f"{folder}/{name}" for name in names]
 
 
-def _candidate(device: Device, manifest: Manifest, allowed: Allowed) -> Candidate | None:
+def _helpers(scan: Scan, chip: str) -> frozenset[str]:
+    """Drivers that stand between a bus and the chip's own (virtio-pci): they are what is bound to the function."""
+    room = scan.rooms.by_name.get(chip)
+    rows = room.table("module") if room is not None else []
+    return frozenset(str(row["name"]).replace("_", "-") for row in rows if row.get("role") == "helper")
+
+
+def _candidate(device: Device, manifest: Manifest, allowed: Allowed, helpers: frozenset[str]) -> Candidate | None:
     driver = str(device.value("driver_of_minor") or device.value("driver") or "")
-    if driver not in manifest.drivers and len(manifest.drivers) == 1 and not driver:
-        driver = manifest.drivers[0]  # a software device has no driver link
+    between = not driver or driver.replace("_", "-") in helpers
+    if between and len(manifest.drivers) == 1:
+        driver = manifest.drivers[0]  # a software device has no driver link; its name is checked at open
     paths = _paths(device)
     target = Target(device.id, manifest.name, driver, paths[0] if paths else "", tuple(paths[1:]))
     candidate = Candidate(device, target, manifest)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -41,9 +42,8 @@ CHIPS = {
     "qaic": "qaic",
     "rocket": "rockchip_npu",
     "iommufd": "iommufd",
-    "vfio": "vfio",
 }
-OUTPUTS = {"NV_ESC_CARD_INFO", "VFIO_IOMMU_GET_INFO"}
+OUTPUTS = {"NV_ESC_CARD_INFO"}
 """Calls whose structure the kernel fills, whatever came in."""
 RESERVED = re.compile(r"(^|[._])(_*pad\d?|padding|_*reserved\d?|rsvd\d?)$")
 
@@ -72,16 +72,25 @@ class Spoiler(Syscalls):
     def __init__(self, machine: FakeMachine, name: str = "", place: int = 0) -> None:
         self.m, self.name, self.place = machine, name, place
         self.met: dict[str, Call] = {}
-        self.done = False
+        self.answer: Exception | None = None
+        """What the fake said to it."""
 
     def ioctl(self, fd: int, number: int, argument: bytearray | int) -> int:
         for call in self.m.files[fd].driver.known():
             if number in call.numbers and isinstance(argument, bytearray) and len(argument) >= call.layout.size:
                 self.met.setdefault(call.name, call)
-                if call.name == self.name and not self.done:
-                    argument[self.place] ^= 1
-                    self.done = True
+                if call.name == self.name:
+                    return self._spoiled(fd, number, argument)
         return self.m.ioctl(fd, number, argument)
+
+    def _spoiled(self, fd: int, number: int, argument: bytearray) -> int:
+        self.name = ""
+        argument[self.place] ^= 1
+        try:
+            return self.m.ioctl(fd, number, argument)
+        except (OSError, FakeError) as error:
+            self.answer = error
+            raise
 
     def stat(self, path: str) -> object:  # type: ignore[override]
         return self.m.stat(path)
@@ -146,11 +155,11 @@ def test_a_byte_where_none_belongs_is_noticed(driver: str) -> None:
         machine = FakeMachine(driver)
         spoiler = Spoiler(machine, name, place)
         count += 1
-        with pytest.raises((OSError, AccelError, FakeError)) as caught:
+        with suppress(OSError, AccelError, FakeError):  # the product may take it for "not supported"
             run(driver, spoiler)
-        assert spoiler.done
-        code = caught.value.errno if isinstance(caught.value, OSError) else errno.EINVAL
-        assert code in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT), f"{name} byte {place}: {caught.value}"
+        assert spoiler.answer is not None, f"{name}: byte {place} ({spoiler.met[name].layout.at(place)}) is ignored"
+        code = getattr(spoiler.answer, "errno", errno.EINVAL)
+        assert code in (errno.EINVAL, errno.EOPNOTSUPP), f"{name} byte {place}: {spoiler.answer}"
         machine.new_process()
         machine.finish()
-    assert count or driver in ("nvidia", "rocket", "v3d", "ivpu", "etnaviv"), "no call with a reserved byte"
+    assert count, "no call with a reserved byte"

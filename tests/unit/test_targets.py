@@ -93,6 +93,12 @@ def test_refusals_name_the_reason_and_what_lifts_it(
     assert "\n" not in str(caught.value)
 
 
+def test_a_driver_between_bus_and_chip_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GUEST, "0000:05:00.0", ("virtio_gpu", "virtio-pci", ["/dev/dri/card3"], "virtual"))
+    chosen = targets.choose(found(monkeypatch, [device("0000:05:00.0")]), ["chip=virtio_gpu"])
+    assert chosen.target.driver == "virtio_gpu"
+
+
 def test_what_was_lifted_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = found(
         monkeypatch,
