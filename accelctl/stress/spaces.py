@@ -61,7 +61,7 @@ class Spaces:
         size = sum(space.size for space in self._made)
         if self._kind == "bump":
             return (
-                Counter("address space", "bytes", "file", "highest address given out", self._climbed, capacity=size),
+                Counter("address space", "bytes", "file", "highest address given out", self._climbed, False, 0.0, size),
             )
         return (Counter("addresses held", "bytes", "file", "our allocator", self._held, capacity=size),)
 
