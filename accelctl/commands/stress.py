@@ -43,6 +43,9 @@ Order = Annotated[str, _option("--order", "of releasing: reverse, early or rando
 Touch = Annotated[str, _option("--touch", "what is written and verified: none, ends or full", PLAN, "WORD")]
 Va = Annotated[str, _option("--va", "address space that is given back (recycle) or never is (bump)", PLAN, "WORD")]
 VaLimit = Annotated[str, _option("--va-limit", "use only so much of the address space", PLAN, "SIZE")]
+Replay = Annotated[
+    str, _option("--replay", "these steps instead of the seed's, as a divergence prints them", PLAN, "STEPS")
+]
 Fault = Annotated[
     Texts, _option("--fault", "STAGE:nth=ERRNO@before or @after; may be given several times", BREAK, "FAULT")
 ]
@@ -84,6 +87,7 @@ def stress(
     touch: Touch = "ends",
     va: Va = "recycle",
     va_limit: VaLimit = "",
+    replay: Replay = "",
     fault: Fault = None,
     limit: Limit = None,
     sweep: Sweep = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from accelctl.model.reading import Reading
+from accelctl.model.reading import Packed, Reading, pack, unpack
 
 #: What a Device is. ``display`` are functions of a display class that compute nothing (BMC and emulator cards).
 KINDS = ("physical", "vf", "partition", "virtual", "display")
@@ -27,6 +27,16 @@ class Device:
     parent: str | None = None
     chip: str | None = None
     facts: dict[str, Reading] = field(default_factory=dict)
+
+    def __getstate__(self) -> tuple[str, str, str, str | None, str | None, dict[str, Packed]]:
+        """For pickle, by which reports cross the pipe from the reader child: facts as plain tuples take a third of the
+        time that named ones take."""
+        facts = {key: pack(reading) for key, reading in self.facts.items()}
+        return self.id, self.kind, self.path, self.parent, self.chip, facts
+
+    def __setstate__(self, state: tuple[str, str, str, str | None, str | None, dict[str, Packed]]) -> None:
+        self.id, self.kind, self.path, self.parent, self.chip, facts = state
+        self.facts = {key: unpack(packed) for key, packed in facts.items()}
 
     def value(self, key: str) -> Any:
         """The value of a fact, None where it is absent or was never asked for."""

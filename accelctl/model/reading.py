@@ -50,6 +50,22 @@ class Reading(NamedTuple):
         return self.absence is None
 
 
+Packed = tuple[Any, ...]
+"""A Reading as a plain tuple, its Absence as well."""
+
+
+def pack(reading: Reading) -> Packed:
+    """Without the classes."""
+    gone = reading.absence
+    return tuple(reading) if gone is None else (*reading[:4], tuple(gone), reading.scope)
+
+
+def unpack(packed: Packed) -> Reading:
+    """What :func:`pack` was given."""
+    gone = packed[4]
+    return Reading(*packed) if gone is None else Reading(*packed[:4], Absence(*gone), packed[5])
+
+
 def absent(
     source: str, kind: str, *, errno: str | None = None, fix: str | None = None, detail: str | None = None, **rest: Any
 ) -> Reading:

@@ -9,7 +9,8 @@ then give equal bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from json.encoder import encode_basestring_ascii as _quoted
 from math import isfinite
 from typing import Any
 
@@ -76,17 +77,39 @@ def dumps(value: Any) -> str:
     return _lines(value, 2, "") + "\n"
 
 
+_encode = json.JSONEncoder(allow_nan=False).encode
+"""What json.dumps does, which makes such an object for every call."""
+
+
 def _lines(value: Any, depth: int, pad: str) -> str:
     """``depth`` levels of objects on lines; a list keeps the depth for its elements."""
     if depth == 0 or not value or not isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=True, allow_nan=False)
+        return _line(value)
     inner = pad + "  "
-    if isinstance(value, dict):
-        rows = [f"{json.dumps(key)}: {_lines(one, depth - 1, inner)}" for key, one in value.items()]
+    if isinstance(value, dict) and depth == 1:
+        rows = [f"{_quoted(key)}: {_line(one)}" for key, one in value.items()]
+    elif isinstance(value, dict):
+        rows = [f"{_quoted(key)}: {_lines(one, depth - 1, inner)}" for key, one in value.items()]
     else:
         rows = [_lines(one, depth, inner) for one in value]
     start, end = "{}" if isinstance(value, dict) else "[]"
     return f"{start}\n{inner}" + f",\n{inner}".join(rows) + f"\n{pad}{end}"
+
+
+def _line(value: Any) -> str:
+    """A value on one line. There are thousands, most of them texts or flat objects of texts: these are put together
+    here, because to start the encoder takes longer than that."""
+    kind = type(value)
+    if kind is str:
+        return _quoted(value)
+    if kind is not dict:
+        return _encode(value)
+    parts = []
+    for key, one in value.items():
+        if type(key) is not str or not (one is None or type(one) is str):
+            return _encode(value)
+        parts.append(f"{_quoted(key)}: {'null' if one is None else _quoted(one)}")
+    return "{" + ", ".join(parts) + "}"
 
 
 def headed(schema: str, **rest: Any) -> dict[str, Any]:
@@ -94,8 +117,11 @@ def headed(schema: str, **rest: Any) -> dict[str, Any]:
     return {"schema": schema, "tool": {"name": "accelctl", "version": accelctl.__version__}, **rest}
 
 
-def pointer(parts: Iterable[str]) -> str:
+def pointer(parts: Sequence[str]) -> str:
     """A JSON pointer (RFC 6901) from its parts."""
+    text = "/".join(("", *parts))
+    if "~" not in text and text.count("/") == len(parts):
+        return text  # nothing to escape
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
 
 
@@ -124,23 +150,20 @@ def placed(keys: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, _Path
     decides, not their order.
     """
     taken = tuple(reserved)
-    ordered = sorted(set(keys))
-    paths = {key: _unreserved(tuple(key.split("/")), taken) for key in ordered}
+    paths = {key: tuple(key.split("/")) for key in keys}
+    for key, path in paths.items():
+        if path[0].rstrip("_") in taken:  # one underscore more, so that no two names meet
+            paths[key] = (path[0] + "_", *path[1:])
     folders = {path[:length] for path in paths.values() for length in range(1, len(path))}
-    used = {path for path in paths.values() if path not in folders}
-    for key in ordered:
-        if paths[key] in folders:
-            path = (*paths[key], "value")
-            while path in used or path in folders:
-                path = (*path[:-1], path[-1] + "_")
-            used.add(path)
-            paths[key] = path
+    clashing = sorted(key for key, path in paths.items() if path in folders)
+    used = {path for path in paths.values() if path not in folders} if clashing else set()
+    for key in clashing:
+        path = (*paths[key], "value")
+        while path in used or path in folders:
+            path = (*path[:-1], path[-1] + "_")
+        used.add(path)
+        paths[key] = path
     return paths
-
-
-def _unreserved(path: _Path, reserved: tuple[str, ...]) -> _Path:
-    """One underscore more for a reserved name with any number of underscores, so that no two names meet."""
-    return (path[0] + "_", *path[1:]) if path[0].rstrip("_") in reserved else path
 
 
 class _Builder:
@@ -155,6 +178,7 @@ class _Builder:
     ) -> dict[str, dict[str, Any]]:
         """Nested facts by scope; ``places`` says where each scope's object stands in the document."""
         paths = placed(facts, reserved)
+        bases = {scope: pointer(place) for scope, place in places.items()}
         trees: dict[str, dict[str, Any]] = {STABLE: {}, VOLATILE: {}, IDENTITY: {}}
         for key, reading in facts.items():
             if not self.with_evidence and reading.scope != STABLE:
@@ -163,10 +187,14 @@ class _Builder:
             folder = trees[reading.scope]
             for part in path[:-1]:
                 folder = folder.setdefault(part, {})
-            folder[path[-1]] = plain(reading.value)
+            value = reading.value
+            folder[path[-1]] = value if type(value) in _PLAIN else plain(value)
             if self.with_evidence:
-                self.evidence[pointer((*places[reading.scope], *path))] = _evidence(reading)
+                self.evidence[bases[reading.scope] + pointer(path)] = _evidence(reading)
         return trees
+
+
+_PLAIN = frozenset({str, int, bool, type(None)})
 
 
 def plain(value: Any) -> Any:

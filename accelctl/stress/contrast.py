@@ -19,11 +19,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from operator import mul
+from operator import mul, ne
 from typing import NamedTuple
 
 from accelctl.model.verdict import CYCLE, IDLE, WARMUP, Sample
-from accelctl.stress.jumps import Jumps, edges, sort_out
+from accelctl.stress.jumps import WINDOW, Jumps, edges, sort_out
 from accelctl.stress.trend import block_means, median, spread, t_999
 
 ORDER = (IDLE, CYCLE, CYCLE, IDLE, CYCLE, IDLE, IDLE, CYCLE)
@@ -34,6 +34,9 @@ READS = 4800
 
 BINS, FEWEST, SLOW, FAST = 256, 256, 8, 40
 """Means that are fitted; readings needed; slow frequencies of the residual, and those up to which noise is flat."""
+
+LONGEST = 1e15
+"""Seconds: 30 million years. What claims more is no clock."""
 
 EXTRA, PULSE = 12, 6.5
 """Steps and outliers that may be found in the residual, and from how many standard deviations on."""
@@ -80,20 +83,22 @@ class Contrast(NamedTuple):
 
 def contrast(samples: Sequence[Sample]) -> Contrast | str:
     """Compare cycling with idle; a text where that cannot be done says what is missing. Warm-up does not count."""
-    rows = [sample for sample in samples if sample.block != WARMUP]
-    lack = _lack(rows)
+    # In columns: tens of thousands of readings, and passes over records are what takes the time.
+    rows = [sample for sample in samples if sample[3] != WARMUP]
+    cycled, seconds, counts, blocks = zip(*rows, strict=True) if rows else ((), (), (), ())
+    lack = _lack(cycled, seconds, blocks)
     if lack:
         return lack
-    readings = [row.value / 2 for row in rows]  # halves: the distance of two finite numbers need not be finite
+    readings = [count / 2 for count in counts]  # halves: the distance of two finite numbers need not be finite
     middle = median(readings)
     scale = max(max(readings) - middle, middle - min(readings))
-    cycles = rows[-1].cycles - rows[0].cycles
+    cycles = cycled[-1] - cycled[0]
     if scale == 0:
         return Contrast(0.0, 0.0, cycles, 0.0, 0.0, 0, 0)
     values = [(reading - middle) / scale for reading in readings]
-    cycling = [row.block == CYCLE for row in rows]
-    jumps = sort_out(values, cycling, max(1, min(16, len(rows) // 64)))
-    fit = _Fit(rows, values, jumps)
+    cycling = [block == CYCLE for block in blocks]
+    jumps = sort_out(values, cycling, max(1, min(WINDOW, len(values) // 64)))
+    fit = _Fit(cycled, seconds, values, jumps)
     if not fit.usable:
         return "cycling and idle blocks cannot be told from drift in time and jumps"
     growth, noise = fit.growth()
@@ -106,14 +111,13 @@ def contrast(samples: Sequence[Sample]) -> Contrast | str:
     )
 
 
-def _lack(rows: Sequence[Sample]) -> str:
-    blocks = [row.block for row in rows]
-    turns = sum(a != b for a, b in itertools.pairwise(blocks))
+def _lack(cycles: Sequence[int], seconds: Sequence[float], blocks: Sequence[str]) -> str:
+    turns = sum(map(ne, blocks, blocks[1:]))
     if IDLE not in blocks:
         return "no idle blocks to compare with"
-    if len(rows) < FEWEST or turns < 3:
-        return f"{len(rows)} readings in {turns + 1 if rows else 0} blocks are too few"
-    if rows[-1].cycles <= rows[0].cycles or rows[-1].seconds <= rows[0].seconds:
+    if len(blocks) < FEWEST or turns < 3:
+        return f"{len(blocks)} readings in {turns + 1} blocks are too few"
+    if cycles[-1] <= cycles[0] or not 0 < seconds[-1] - seconds[0] < LONGEST:
         return "neither cycles nor time advanced"
     return ""
 
@@ -121,18 +125,16 @@ def _lack(rows: Sequence[Sample]) -> str:
 class _Fit:
     """Least squares over BINS means, by orthogonal columns."""
 
-    def __init__(self, rows: Sequence[Sample], values: Sequence[float], jumps: Jumps) -> None:
-        count = min(BINS, len(rows) // 4)
+    def __init__(self, cycles: Sequence[int], seconds: Sequence[float], values: Sequence[float], jumps: Jumps) -> None:
+        reads, count = len(values), min(BINS, len(values) // 4)
         self.y = block_means(values, count)
-        cycles = block_means([float(row.cycles - rows[0].cycles) for row in rows], count)
-        self.c = [cycle / (rows[-1].cycles - rows[0].cycles) for cycle in cycles]
-        time = block_means([row.seconds - rows[0].seconds for row in rows], count)
-        u = [2 * t / (rows[-1].seconds - rows[0].seconds) - 1 for t in time]
+        self.c = _from_to(block_means(cycles, count), cycles[0], cycles[-1])
+        u = [2 * t - 1 for t in _from_to(block_means(seconds, count), seconds[0], seconds[-1])]
         ramps = [[1.0] * count, u, [x * x for x in u]]
         # Hundreds of steps are nearly a ramp; what is left of them beside it is the sawtooth.
         smooth = _orthonormal(ramps)
-        steps = [_without(smooth, _staircase([j.at for j in grid], len(rows), count)) for grid in jumps.regular]
-        steps += [_staircase([jump.at], len(rows), count) for jump in jumps.single]
+        steps = [_without(smooth, _staircase([j.at for j in grid], reads, count)) for grid in jumps.regular]
+        steps += [_staircase([jump.at], reads, count) for jump in jumps.single]
         self.steps = len(steps)
         extra = self._extra([*ramps, *steps])
         self.basis = _orthonormal([*ramps, *steps, *extra])
@@ -220,6 +222,11 @@ def _staircase(places: Sequence[int], reads: int, count: int) -> Row:
             column[number] += (end - max(order[passed], start)) / (end - start)
             passed += 1
     return column
+
+
+def _from_to(means: Row, first: float, last: float) -> Row:
+    """As shares of the way from the first to the last."""
+    return [(mean - first) / (last - first) for mean in means]
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:

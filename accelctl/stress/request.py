@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from accelctl.hal.root import SysRoot, open_root
 from accelctl.hal.trace import Trace
 from accelctl.model import quantity
 from accelctl.model.stressreport import StressReport
-from accelctl.stress import targets
+from accelctl.stress import shrink, targets
 from accelctl.stress.conductor import Tick
 from accelctl.stress.door import Fault, parse_fault
 from accelctl.stress.kill import kill_run
@@ -61,6 +61,7 @@ class Request:
     no_ledger: bool = False
     books: str = "near"
     trace: str = ""
+    replay: str = ""
 
 
 FIELDS = frozenset(field.name for field in fields(Request))
@@ -114,9 +115,15 @@ def carry_out(request: Request, show: Callable[[str, Tick], None], say: Callable
             limits=limits,
             sim=_sim(request.sim),
             trace=trace,
+            replay=request.replay,
             command=f"accelctl {shlex.join(sys.argv[1:])}",
         )
-        _check_stages(faults, menu(candidate, options))
+        dishes = [d for d in menu(candidate, options) if not request.lifecycle or d.name in request.lifecycle]
+        _check_stages(faults, dishes)
+        if request.replay:
+            if len(dishes) != 1:
+                raise UsageError("--replay needs one --lifecycle NAME")
+            shrink.parsed(request.replay, len(dishes[0].stages), plan.hold)
         if request.sweep or request.sweep_kernel:
             return sweep_run(candidate, plan, options, door=request.sweep, kernel=request.sweep_kernel, say=say)
         if request.kill:
@@ -170,7 +177,7 @@ def _check_disruptive(request: Request, candidate: Candidate) -> None:
         )
 
 
-def _check_stages(faults: tuple[Fault, ...], dishes: tuple[Dish, ...]) -> None:
+def _check_stages(faults: Sequence[Fault], dishes: Sequence[Dish]) -> None:
     known = {stage.name for dish in dishes for stage in dish.stages}
     for fault in faults:
         if fault.stage.lstrip("-") not in known:

@@ -9,26 +9,38 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
 from accelctl.abi import registry
-from accelctl.abi.lifecycle import Block, Counter, Env, Memory, Stage, Target
-from accelctl.errors import NoDeviceError, UsageError
+from accelctl.abi.lifecycle import Block, Counter, Env, Memory, Sizes, Stage, Target
+from accelctl.errors import AccelError, NoDeviceError, UsageError
 from accelctl.hal.child import Watch
 from accelctl.hal.devfile import SYSCALLS, Syscalls
 from accelctl.hal.reader import run_watched
 from accelctl.hal.trace import Trace, TracedSyscalls, calls_of
-from accelctl.model.stressreport import FAIL, INCONCLUSIVE, PASS, SKIP, Failure, Outcome, StageCounts, StressReport
+from accelctl.model.stressreport import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    SKIP,
+    Failure,
+    Outcome,
+    Replay,
+    StageCounts,
+    StressReport,
+)
 from accelctl.model.verdict import INCONCLUSIVE as UNSURE
 from accelctl.model.verdict import LEAK, Series
 from accelctl.stress import limits as limiting
+from accelctl.stress import shrink
 from accelctl.stress import verdict as judging
 from accelctl.stress.books import books_for
 from accelctl.stress.conductor import READS, Conductor, Tick
 from accelctl.stress.crew import Crew, Hang, Killed
 from accelctl.stress.door import Door, Fault
-from accelctl.stress.plan import Plan
+from accelctl.stress.plan import Plan, Step
 from accelctl.stress.spaces import Spaces
 from accelctl.stress.targets import Candidate
 from accelctl.stress.worker import Final, Spec
@@ -57,6 +69,8 @@ class Options:
     forked: bool = True
     deadline_s: float = 10.0
     command: str = ""
+    replay: str = ""
+    """Steps to do instead of the plan's (stress.shrink)."""
 
 
 class Dish(NamedTuple):
@@ -65,18 +79,19 @@ class Dish(NamedTuple):
     name: str
     stages: tuple[Stage, ...]
     unsupported: str
+    sizes: tuple[int, int] = (4096, 0)
 
 
 def menu(candidate: Candidate, options: Options) -> tuple[Dish, ...]:
     """What the device offers: it is opened once in a child, and closed. AccelError where that fails or hangs."""
     memory = memory_of(candidate)
 
-    def look(watch: Watch) -> list[tuple[str, list[tuple[str, str, str, bool]], str]]:
+    def look(watch: Watch) -> list[tuple[str, list[tuple[str, str, str, bool]], str, tuple[int, int]]]:
         watch.slot.enter(f"opening {candidate.target.node}")
         session = memory.open(candidate.target, environment(options)(memory, candidate.target))
         try:
             return [
-                (one.name, [(s.name, s.kind, s.calls, s.early) for s in one.stages], one.unsupported)
+                (one.name, [(s.name, s.kind, s.calls, s.early) for s in one.stages], one.unsupported, (one.sizes.granule, one.sizes.largest))
                 for one in session.lifecycles
             ]
         finally:
@@ -84,8 +99,10 @@ def menu(candidate: Candidate, options: Options) -> tuple[Dish, ...]:
 
     found = run_watched(look, deadline_s=options.deadline_s, max_restarts=0).value
     return tuple(
-        Dish(name, tuple(Stage(n, kind, _nothing, None, calls, early) for n, kind, calls, early in stages), unsupported)
-        for name, stages, unsupported in found
+        Dish(
+            name, tuple(Stage(n, k, _nothing, None, calls, early) for n, k, calls, early in stages), unsupported, sizes
+        )
+        for name, stages, unsupported, sizes in found
     )
 
 
@@ -180,14 +197,18 @@ class _One:
         begin = time.perf_counter()
         outcome, options = self._outcome, self._options
         names = tuple(stage.name for stage in self._dish.stages)
-        spec = spec_for(self._candidate, self._dish, self._plan, options)
+        steps = shrink.parsed(options.replay, len(names), self._plan.hold) if options.replay else None
+        spec = spec_for(self._candidate, self._dish, self._plan, options, steps)
         crew = Crew(spec, names, forked=options.forked, deadline_s=options.deadline_s)
         try:
             why = crew.ask("trial")[0]
             if why:
                 outcome.result, outcome.reason = SKIP, f"not supported: {why}"
                 return outcome
-            self._conduct(crew, show, interrupted)
+            if options.replay:
+                self._replay(crew)
+            else:
+                self._conduct(crew, show, interrupted)
         except Hang as error:
             outcome.result, outcome.reason, outcome.hang = FAIL, error.message, error.call
         except Killed as error:
@@ -216,6 +237,55 @@ class _One:
         unreadable += conductor.unreadable.items()
         outcome.verdict = judging.conclude(judgements, tuple(unreadable), simulated=self._simulated)
         self._decide(conductor)
+        if conductor.diverged:
+            outcome.replay = self._shortest(conductor.diverged)
+
+    def _replay(self, crew: Crew) -> None:
+        """Only the steps that were given: did memory change again?"""
+        progress = crew.ask("run", shrink.REPLAYS * len(self._options.replay))[0]
+        crew.ask("drain")
+        progress = crew.ask("run", 0)[0] if not progress.stop else progress
+        self._settle_up(crew.ask("finish"))
+        self._outcome.cycles = self._options.replay.count(",") + 1
+        if progress.stop:
+            self._outcome.result, self._outcome.reason = FAIL, f"memory changed behind our back: {progress.stop}"
+        else:
+            self._outcome.reason = "the steps were replayed and nothing changed"
+
+    def _shortest(self, cycle: int) -> Replay | None:
+        """The shortest sequence that shows a divergence; None where several threads make that impossible to tell."""
+        plan, dish = self._plan, self._dish
+        seed = f"the divergence comes back with --seed {plan.seed}"
+        if plan.workers * plan.threads > 1:
+            self._outcome.notes += (f"{seed}; with several threads there is no shortest sequence",)
+            return None
+        candidate, options = self._candidate, self._options
+        names = tuple(stage.name for stage in dish.stages)
+
+        def wrong(steps: tuple[Step, ...]) -> bool:
+            spec = spec_for(candidate, dish, plan, replace(options, books="none"), steps)
+            crew = Crew(spec, names, deadline_s=options.deadline_s)
+            try:
+                crew.ask("run", len(steps))
+                crew.ask("drain")
+                return bool(crew.ask("run", 0)[0].diverged)
+            except AccelError:
+                return False
+            finally:
+                crew.close()
+
+        steps = tuple(islice(plan.steps(self._sizes(), len(names)), cycle))
+        if not wrong(steps):
+            self._outcome.notes += (f"{seed}, but not in a fresh process: time or another client takes part in it",)
+            return None
+        kept = shrink.shortest(steps, wrong)
+        text = f"accelctl stress --device {candidate.device.id} --lifecycle {dish.name} --hold {plan.hold}"
+        return Replay(
+            f"{text} --seed {plan.seed} --touch {plan.touch} --replay {shrink.written(kept)}", shrink.words(kept, names)
+        )
+
+    def _sizes(self) -> Sizes:
+        return Sizes(*self._dish.sizes)
 
     def _settle_up(self, finals: Sequence[Final]) -> None:
         """What the workers' own books say at the end."""
@@ -265,7 +335,9 @@ class _One:
             outcome.reason = f"balanced in {counted_names(exact or outcome.verdict.books)}"
 
 
-def spec_for(candidate: Candidate, dish: Dish, plan: Plan, options: Options) -> Spec:
+def spec_for(
+    candidate: Candidate, dish: Dish, plan: Plan, options: Options, steps: tuple[Step, ...] | None = None
+) -> Spec:
     """What a worker needs to know."""
     return Spec(
         memory_of(candidate),
@@ -276,6 +348,7 @@ def spec_for(candidate: Candidate, dish: Dish, plan: Plan, options: Options) -> 
         options.ledger,
         _prepare(options) if options.forked else None,
         _INSIDE[options.books] if not candidate.target.simulated else None,
+        steps,
     )
 
 

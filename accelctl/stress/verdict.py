@@ -59,17 +59,13 @@ def judge(
     """
     unit = granule or (PAGE if series.unit == BYTES else 1)
     samples = list(series.samples)
-    if not all(abs(sample.value) < PLAUSIBLE for sample in samples):
+    if not all(map(PLAUSIBLE.__gt__, [abs(sample[2]) for sample in samples])):
         return _open(series, "a reading is no number that a counter can have", "readable values")
-    if not series.exact and any(sample.block == IDLE for sample in samples):
+    if not series.exact and any(sample[3] == IDLE for sample in samples):
         return _noisy(series, samples, stages, unit, resolve or unit / 1000)
     points = _settled(samples)
     if len(points) < 2 or points[-1].cycles <= points[0].cycles:
-        return _open(
-            series,
-            f"{amount(len(points), 'readings')} cannot show growth",
-            "a reading before the run and one after N cycles",
-        )
+        return _open(series, "too few readings to show growth", "a reading before the run and one after N cycles")
     if len(points) > ROUNDS:
         return _rounds(series, points, stages, unit)
     runs = [(b.cycles - a.cycles, b.value - a.value) for a, b in itertools.pairwise(points)]
@@ -159,8 +155,8 @@ def _noisy(
     series: Series, samples: Sequence[Sample], stages: Sequence[Stage], granule: float, resolve: float
 ) -> Judgement:
     """Cycling against idle."""
-    rows = [sample for sample in samples if sample.block != WARMUP]
-    found, warm = contrast(rows), rows[0].cycles - samples[0].cycles
+    found = contrast(samples)
+    warm = next((sample.cycles for sample in samples if sample.block != WARMUP), 0) - samples[0].cycles
     if isinstance(found, str):
         return _open(series, found, "cycling and idle blocks in turn, 20,000 cycles in all", warm, exact=False)
     per_cycle = found.growth / found.cycles

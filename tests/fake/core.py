@@ -325,9 +325,10 @@ class FakeKernel(Syscalls):
         with self.lock:
             if fd not in self.files and fd not in self.memfds:
                 self._raise(FakeError(f"close of descriptor {fd}, which is not open here"))
-            self.perform("close", "", lambda: self._close(fd))
+            self.perform("close", "", lambda: self.shut(fd))
 
-    def _close(self, fd: int) -> int:
+    def shut(self, fd: int) -> int:
+        """End of a descriptor, without a call."""
         os.close(fd)
         if self.memfds.pop(fd, None) is None:
             self.put(self.files.pop(fd))
@@ -368,7 +369,7 @@ class FakeKernel(Syscalls):
                 except (BufferError, ValueError):
                     self.maps.pop(id(known.mapping))
             for fd in (*self.files, *self.memfds):
-                self._close(fd)
+                self.shut(fd)
             self.arena.close()
             self.user.close()
 

@@ -65,7 +65,7 @@ class DmaHeap(Exact):
         try:
             result = self.run(call, args, lambda: self.alloc(args))
         except Lost:
-            self.machine._close(args.layout.get(args.buffer, "fd"))  # a failed copy-out takes the descriptor back
+            self.machine.shut(args.layout.get(args.buffer, "fd"))  # a failed copy-out takes the descriptor back
             raise
         argument[: len(data)] = args.buffer
         return result

@@ -52,11 +52,7 @@ def test_open_files_and_mappings_of_this_process_by_kind() -> None:
 def test_the_listing_does_not_count_itself() -> None:
     counters = by_name(books_for(NONE)[0])
     total = sum(counter.read() for name, counter in counters.items() if name.startswith("fds-"))
-    fd = os.open("/proc/self/fd", os.O_RDONLY)
-    try:
-        assert total == len(os.listdir(fd)) - 1
-    finally:
-        os.close(fd)
+    assert total == len(os.listdir("/proc/self/fd")) - 1
 
 
 def test_a_leak_of_one_descriptor_each_time_is_seen_after_a_handful() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -131,7 +131,8 @@ def test_descriptors_of_lost_replies_stay_open_until_they_are_given_back() -> No
     inner = Calls()
     door, before = Door(inner), descriptors()
     door.at("export")
-    for call in (lambda: door.memfd("x", 4096, 0), lambda: door.open("/dev/null", 2)):
+    calls: list[Callable[[], int]] = [lambda: door.memfd("x", 4096, 0), lambda: door.open("/dev/null", 2)]
+    for call in calls:
         door.arm(Fault("export", 1, errno.EFAULT, True))
         with pytest.raises(OSError, match="Bad address"):
             call()

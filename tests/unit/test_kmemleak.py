@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelctl.hal import kmemleak as hal
@@ -89,7 +89,8 @@ def printed(entry: Entry) -> str:
     )
 
 
-@given(st.lists(ENTRY, max_size=5))
+@settings(max_examples=40)
+@given(st.lists(ENTRY, max_size=3))
 def test_what_is_printed_is_read_back(entries: list[Entry]) -> None:
     assert parse("".join(map(printed, entries))) == tuple(entries)
 
@@ -104,7 +105,8 @@ def test_no_text_breaks_the_parser(text: str) -> None:
         pass
 
 
-@given(st.lists(ENTRY, max_size=6), st.lists(ENTRY, max_size=6), st.sets(st.integers(0, 2**22)))
+@settings(max_examples=40)
+@given(st.lists(ENTRY, max_size=3), st.lists(ENTRY, max_size=3), st.sets(st.integers(0, 2**22)))
 def test_old_ones_are_never_new_and_every_new_one_is_somewhere(
     old: list[Entry], new: list[Entry], pids: set[int]
 ) -> None:

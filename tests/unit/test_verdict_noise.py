@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from accelctl.model.verdict import IDLE, Judgement, Samples, Series
+from accelctl.model.verdict import CYCLE, IDLE, Judgement, Sample, Series
 from accelctl.stress.contrast import block_plan
 from accelctl.stress.verdict import judge
 
@@ -40,6 +40,8 @@ def layout() -> tuple[Any, Any]:
 CYCLES, IDLES = layout()
 READS = len(IDLES)
 TIME = np.arange(READS)
+COLUMNS = (CYCLES.tolist(), (TIME * 1e-4).tolist())
+BLOCKS = [IDLE if idle else CYCLE for idle in IDLES.tolist()]
 
 
 def ar(rng: Any, sigma: float = 10, r: float = 0.5) -> Any:
@@ -68,9 +70,7 @@ def verdict_of(objects: Any, leak: float = 0.0, phase: float = 0.5) -> Judgement
     """``leak`` objects per cycle are lost, whole ones."""
     lost = np.floor(leak * (CYCLES - PLAN[0].cycles) + phase)
     values = np.round((objects + lost + 50_000) * OBJECT)
-    samples = Samples()
-    for row in zip(CYCLES.tolist(), (TIME * 1e-4).tolist(), values.tolist(), IDLES.tolist(), strict=True):
-        samples.add(row[0], row[1], row[2], IDLE if row[3] else "cycle")
+    samples = tuple(map(Sample, *COLUMNS, values.tolist(), BLOCKS))
     return judge(Series("vram_used", "bytes", "device", False, "test", samples), granule=OBJECT)
 
 
