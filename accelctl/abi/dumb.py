@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import NamedTuple
 
 from accelctl.abi import gem
@@ -36,6 +37,10 @@ _ROW = 1024
 """Pixels of 4 bytes: one page."""
 _ROWS = 16384
 """Above this rows grow longer instead: hosts of virtual displays bound the height of an image."""
+_CREATE = drm.MODE_CREATE_DUMB.layout.maker("height", "width", "bpp")
+_CREATED = drm.MODE_CREATE_DUMB.layout.reader("handle", "size")
+_LOCATE = drm.MODE_MAP_DUMB.layout.maker("handle")
+_LOCATED = drm.MODE_MAP_DUMB.layout.reader("offset")
 _ACCESS = dma_buf.DMA_BUF_SYNC_RW
 _NOT_OFFERED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES, errno.EINVAL, errno.ENOTTY)
 NEEDS_CARD = "dumb buffers need the card node; this is a render node"
@@ -46,6 +51,7 @@ def pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
+@lru_cache(maxsize=4096)
 def geometry(size: int) -> tuple[int, int]:
     """Width and height, in pixels of 4 bytes, of at least ``size`` bytes; exactly so many pages up to 64 MiB."""
     width, height = _ROW, max(1, pages(size) // PAGE)
@@ -57,10 +63,10 @@ def geometry(size: int) -> tuple[int, int]:
 def create(file: File, size: int) -> tuple[int, int]:
     """CREATE_DUMB: the handle and the driver's size in bytes. Raises OSError."""
     width, height = geometry(size)
-    layout = drm.MODE_CREATE_DUMB.layout
-    argument = layout.pack(width=width, height=height, bpp=32)
+    argument = _CREATE(height, width, 32)
     file.ioctl(drm.MODE_CREATE_DUMB.number, argument)
-    return int(layout.field("handle").get(argument)), int(layout.field("size").get(argument))
+    handle, given = _CREATED(argument)
+    return handle, given
 
 
 def why_not(file: File) -> str:
@@ -150,13 +156,11 @@ def object_stage(file: File, handles: Handles) -> Stage:
 
 def offset_stage(file: File) -> Stage:
     """Where the CPU maps it. Holds nothing: the offset goes with the object."""
-    layout = drm.MODE_MAP_DUMB.layout
-    offset = layout.field("offset")
 
     def acquire(block: Block) -> int:
-        argument = layout.pack(handle=block.handle)
+        argument = _LOCATE(block.handle)
         file.ioctl(drm.MODE_MAP_DUMB.number, argument)
-        block.offset = offset.get(argument)
+        (block.offset,) = _LOCATED(argument)
         return 0
 
     return Stage("offset", NOTHING, acquire, None, "MODE_MAP_DUMB")

@@ -15,6 +15,7 @@ from accelctl.errors import DeviceUnusable
 from accelctl.hal.devfile import DevFile, File, Syscalls
 from accelctl.hal.uapi import drm
 
+_CLOSE = drm.GEM_CLOSE.layout.maker("handle")
 _NAME_BYTES = 64
 _NOT_OFFERED = (errno.ENOSYS, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY)
 
@@ -64,7 +65,7 @@ def capability(file: File, number: int) -> int:
 
 def close_handle(file: File, handle: int) -> None:
     """GEM_CLOSE. Raises OSError (EINVAL: no such handle in this file)."""
-    file.ioctl(drm.GEM_CLOSE.number, drm.GEM_CLOSE.layout.pack(handle=handle))
+    file.ioctl(drm.GEM_CLOSE.number, _CLOSE(handle))
 
 
 class Handles:

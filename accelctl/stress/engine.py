@@ -20,8 +20,8 @@ from accelctl.stress.plan import Plan, Step, pattern
 REFUSED_IN_A_ROW = 256
 """So many acquisitions that all fail mean a device that is used up or broken; going on would only fill logs."""
 
-Held = tuple[Block, list[int]]
-"""A block and the number that each of its stages returned."""
+Held = tuple[Block, list[int], bytes]
+"""A block, the number that each of its stages returned, and what was written to it (nothing: b"")."""
 
 
 class Divergence(Exception):
@@ -39,12 +39,14 @@ class UsedUp(Exception):
 class Lane:
     """One stage, with all that the loop needs to know of it."""
 
-    __slots__ = ("account", "acquire", "beat", "counts_bytes", "name", "release", "stage", "undo")
+    __slots__ = ("account", "acquire", "beat", "counts_bytes", "give", "name", "release", "stage", "take", "undo")
 
     def __init__(self, stage: Stage, index: int, account: Account | None, counts_bytes: bool) -> None:
         self.stage, self.name, self.account, self.counts_bytes = stage, stage.name, account, counts_bytes
         self.acquire, self.release = stage.acquire, stage.release
-        self.beat = index << 1
+        self.take = account.take if account else None
+        self.give = account.give if account else None
+        self.beat = (index << 1) + 1
         self.undo = f"-{stage.name}"
 
 
@@ -68,7 +70,9 @@ class Engine:
         """(stage, or "-stage" for its release; errno or status name) -> how often."""
         self.cycles = 0
         self.trace_at = at
-        self._beat = beat or _no_beat
+        self._beat = beat
+        self._touch = "" if plan.touch == "none" else plan.touch
+        self._sync = lifecycle.sync
         self._steps: Iterator[Step] = iter(steps or plan.steps(lifecycle.sizes, len(lifecycle.stages), lane))
         self._slots: list[Held | None] = [None] * plan.hold
         self._serial = lane << 40
@@ -79,7 +83,9 @@ class Engine:
             keeps = stage.kind != NOTHING
             account = ledger.account(domain, session.target.chip, stage.name, stage.kind) if ledger and keeps else None
             self._lanes.append(Lane(stage, index, account, not any(x.account for x in self._lanes)))
-        self._orders = [_orders(self._lanes[:depth]) for depth in range(len(self._lanes) + 1)]
+        self._whole = len(self._lanes)
+        self._rows = [tuple(self._lanes[:depth]) for depth in range(self._whole + 1)]
+        self._orders = [_orders(self._lanes[:depth]) for depth in range(self._whole + 1)]
 
     def run(self, cycles: int) -> int:
         """So many cycles (fewer when the plan's own steps end); how many were done. Raises Divergence, UsedUp."""
@@ -104,7 +110,8 @@ class Engine:
                     self._release(held, False)
                 except Divergence as error:
                     wrong = wrong or error
-        self._beat(0)
+        if self._beat is not None:
+            self._beat(0)
         if wrong is not None:
             raise wrong
 
@@ -138,15 +145,16 @@ class Engine:
         self._serial += 1
         block = Block(size, self._serial)
         numbers: list[int] = []
-        held, beat, at = block.held, self._beat, self.trace_at
-        for lane in self._lanes[:depth]:
-            beat(self.cycles << 8 | lane.beat + 1)
+        held, beat, at, now = block.held, self._beat, self.trace_at, self.cycles << 8
+        for lane in self._rows[depth]:
+            if beat is not None:
+                beat(now | lane.beat)
             if at is not None:
                 at(lane.name)
             try:
                 number = lane.acquire(block)
             except (OSError, AccelError) as error:
-                self._release((block, numbers), False, verify=False)
+                self._release((block, numbers, b""), False)
                 if raising:
                     raise
                 self.failures[lane.name, _name(error)] += 1
@@ -154,22 +162,20 @@ class Engine:
                 return None
             held.append(lane.stage)
             numbers.append(number)
-            if lane.account is not None:
-                lane.account.take(number, block.size if lane.counts_bytes else 0)
-        if depth == len(self._lanes):
+            if lane.take is not None:
+                lane.take(number, block.size if lane.counts_bytes else 0)
+        if depth == self._whole:
             self._refused = 0
-        if block.map is not None and self.plan.touch != "none":
-            self._write(block)
-        return block, numbers
+        return block, numbers, self._write(block) if block.map is not None and self._touch else b""
 
-    def _release(self, entry: Held, early: bool, *, verify: bool = True) -> None:
-        block, numbers = entry
-        wrong = self._changed(block) if verify and block.map is not None and self.plan.touch != "none" else ""
-        beat, at = self._beat, self.trace_at
-        for index in self._orders[len(numbers)][early]:
-            lane = self._lanes[index]
+    def _release(self, entry: Held, early: bool) -> None:
+        block, numbers, tag = entry
+        wrong = self._changed(block, tag) if tag else ""
+        beat, at, now = self._beat, self.trace_at, self.cycles << 8
+        for index, lane in self._orders[len(numbers)][early]:
             if lane.release is not None:
-                beat(self.cycles << 8 | lane.beat + 2)
+                if beat is not None:
+                    beat(now | lane.beat + 1)
                 if at is not None:
                     at(lane.undo)
                 try:
@@ -177,8 +183,8 @@ class Engine:
                 except (OSError, AccelError) as error:
                     self.failures[lane.undo, _name(error)] += 1
                     continue  # what was not given back stays in the ledger
-            if lane.account is not None:
-                lane.account.give(numbers[index])
+            if lane.give is not None:
+                lane.give(numbers[index])
         block.held.clear()
         if wrong:
             raise Divergence(wrong, self.cycles)
@@ -188,48 +194,52 @@ class Engine:
         if self._refused >= REFUSED_IN_A_ROW:
             raise UsedUp(f"{REFUSED_IN_A_ROW} acquisitions in a row failed, the last with: {error}")
 
-    def _write(self, block: Block) -> None:
-        mapping, sync = block.map, self.lifecycle.sync
+    def _write(self, block: Block) -> bytes:
+        mapping, size = block.map, block.size
         assert mapping is not None
         tag = pattern(self.plan.seed, block.serial)
-        if sync is not None:
-            sync(block, True)
-        if self.plan.touch == "full":
-            mapping[0 : block.size] = tag * (block.size // 8)
+        if self._sync is not None:
+            self._sync(block, True)
+        if self._touch == "full":
+            mapping[0:size] = tag * (size // 8)
         else:
             mapping[0:8] = tag
-            mapping[block.size - 8 : block.size] = tag
-        if sync is not None:
-            sync(block, False)
+            mapping[size - 8 : size] = tag
+        if self._sync is not None:
+            self._sync(block, False)
+        return tag
 
-    def _changed(self, block: Block) -> str:
+    def _changed(self, block: Block, tag: bytes) -> str:
         """What was written must still be there, as nobody else may have been given the same pages: "", or what is."""
-        mapping, sync = block.map, self.lifecycle.sync
-        assert mapping is not None
-        tag = pattern(self.plan.seed, block.serial)
-        if sync is not None:
-            sync(block, True)
-        if self.plan.touch == "full":
-            found, wanted = mapping[0 : block.size], tag * (block.size // 8)
+        mapping, size = block.map, block.size
+        if mapping is None:
+            return ""
+        if self._sync is not None:
+            self._sync(block, True)
+        if self._touch == "full":
+            found, wanted = mapping[0:size], tag * (size // 8)
         else:
-            found, wanted = mapping[0:8] + mapping[block.size - 8 : block.size], tag * 2
-        if sync is not None:
-            sync(block, False)
+            found, wanted = mapping[0:8] + mapping[size - 8 : size], tag + tag
+        if self._sync is not None:
+            self._sync(block, False)
         if found == wanted:
             return ""
         at = next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b) // 8 * 8
-        where = at if self.plan.touch == "full" or at < 8 else block.size - 8
+        where = at if self._touch == "full" or at < 8 else size - 8
         return (
-            f"block {block.serial & 0xFFFFFFFFFF} of {block.size} bytes, offset {where}: "
+            f"block {block.serial & 0xFFFFFFFFFF} of {size} bytes, offset {where}: "
             f"wrote {wanted[at : at + 8].hex()}, found {found[at : at + 8].hex()}"
         )
 
 
-def _orders(lanes: list[Lane]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Indices in the order of releasing: plain reverse, and what may go early first."""
-    backward = tuple(reversed(range(len(lanes))))
-    early = tuple(index for index, lane in enumerate(lanes) if lane.stage.early)
-    return backward, early + tuple(index for index in backward if index not in early)
+Order = tuple[tuple[int, Lane], ...]
+
+
+def _orders(lanes: list[Lane]) -> tuple[Order, Order]:
+    """Lanes with their places, in the order of releasing: plain reverse, and what may go early first."""
+    backward = tuple(reversed(tuple(enumerate(lanes))))
+    early = tuple((index, lane) for index, lane in enumerate(lanes) if lane.stage.early)
+    return backward, early + tuple(pair for pair in backward if pair not in early)
 
 
 def _name(error: Exception) -> str:
@@ -239,7 +249,3 @@ def _name(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         return errno.errorcode.get(error.errno, str(error.errno))
     return type(error).__name__
-
-
-def _no_beat(code: int) -> None:
-    """Nobody is watching."""

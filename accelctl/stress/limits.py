@@ -130,7 +130,9 @@ class Explanation(NamedTuple):
     fix: str
 
 
-_MEMLOCK_FIX = "ulimit -l, `memlock` in /etc/security/limits.conf, LimitMEMLOCK= of the service, or --ulimit memlock=-1 of the container"
+_MEMLOCK_FIX = (
+    "ulimit -l, `memlock` in /etc/security/limits.conf, LimitMEMLOCK= of the service, or docker run --ulimit memlock=-1"
+)
 
 
 def explain(code: int, limit: int, wanted: int, *, locked: int = 0, capable: bool = False) -> Explanation | None:

@@ -89,15 +89,14 @@ class Plan:
         rng = random.Random(f"{self.seed}/{lane}")
         most = self.share(sizes.granule) if not sizes.largest else min(self.share(sizes.granule), sizes.largest)
         granules = max(1, most // sizes.granule)
-        early = {"reverse": 0.0, "early": 1.0, "random": 0.5}[self.order]
-        number = 0
         while True:
-            for count in self._granules(rng, granules, sizes.granule):
-                number += 1
-                whole = not self.partial or number % self.partial or stages < 2
-                depth = stages if whole else rng.randrange(1, stages)
-                slot = rng.randrange(self.hold) if self.hold > 1 else 0
-                yield Step(slot, count * sizes.granule, depth, rng.random() < early)
+            batch = self._granules(rng, granules, sizes.granule)
+            slots = [0] * _BATCH if self.hold == 1 else [rng.randrange(self.hold) for _ in batch]
+            early = [rng.random() < 0.5 if self.order == "random" else self.order == "early" for _ in batch]
+            depths = [stages] * _BATCH
+            for number in range(self.partial - 1, _BATCH, self.partial) if self.partial and stages > 1 else ():
+                depths[number] = rng.randrange(1, stages)
+            yield from map(Step, slots, [count * sizes.granule for count in batch], depths, early)
 
     def _granules(self, rng: random.Random, most: int, granule: int) -> list[int]:
         """A batch of sizes in granules: log-uniform, because real allocations are."""
@@ -108,6 +107,8 @@ class Plan:
             "mixed": (1, small),
             "large": (min(most, max(1, MIB // granule)), most),
         }[self.sizes]
+        if low == high:
+            return [low] * _BATCH
         bits = max(1, (high // low)).bit_length() - 1
         found = [min(high, (low << rng.randint(0, bits)) + rng.randrange(low)) for _ in range(_BATCH)]
         if self.sizes == "mixed":

@@ -91,7 +91,12 @@ def menu(candidate: Candidate, options: Options) -> tuple[Dish, ...]:
         session = memory.open(candidate.target, environment(options)(memory, candidate.target))
         try:
             return [
-                (one.name, [(s.name, s.kind, s.calls, s.early) for s in one.stages], one.unsupported, (one.sizes.granule, one.sizes.largest))
+                (
+                    one.name,
+                    [(s.name, s.kind, s.calls, s.early) for s in one.stages],
+                    one.unsupported,
+                    (one.sizes.granule, one.sizes.largest),
+                )
                 for one in session.lifecycles
             ]
         finally:

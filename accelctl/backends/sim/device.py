@@ -61,6 +61,8 @@ class Device:
         """CPU mappings whose munmap was acknowledged and not done."""
         self.memory = -1
         """The VRAM's bytes: a memfd, which takes no more than what was written to."""
+        self._leaks = bool(options.leak)
+        self._troubles = bool(options.fail or options.lost)
         self._releases: Counter[str] = Counter()
         self._acquires: Counter[str] = Counter()
 
@@ -213,7 +215,7 @@ class Device:
     def gpu_unmap(self, file: OpenFile, va: int, size: int, vm: int, pad: int) -> None:
         """UNMAP. ENOENT."""
         table = file.vms.get(vm, "VM")
-        table.unmap(va, size, forget=va in table.mappings and self._skips("gpu_map"))
+        table.unmap(va, size, forget=self._leaks and va in table.mappings and self._skips("gpu_map"))
 
     # -- queues --
 
@@ -320,6 +322,8 @@ class Device:
 
     def _may(self, stage: str) -> None:
         """Before something is acquired: the device is there, and this is not the refusal that was ordered."""
+        if not self._troubles:
+            return
         self._alive()
         refusal = self.options.fail.get(stage)
         if refusal is not None:
@@ -350,7 +354,7 @@ class Device:
             held.update(thing.start for thing in file.handles.things.values())
             for table in file.vms.things.values():
                 table.check()
-                held.update(mapping.thing.start for mapping in table.mappings.values())
+                held.update(thing.start for _, thing in table.mappings.values())
                 held.update(thing.start for thing in table.forgotten)
             for jobs in file.queues.things.values():
                 held.update(thing.start for job in jobs.flying for thing in job.things)

@@ -39,8 +39,6 @@ TICK_S = 5e-6
 """Seconds of a tick: about what one call costs here, so that simulated times look like those of a machine."""
 FOREVER = (1 << 48) - 1
 _DEPTH = 4
-_CREATE, _DESTROY = uapi.CREATE.layout, uapi.DESTROY.layout
-_SIZE, _OFFSET, _HANDLE = (_CREATE.field(name).get for name in ("size", "offset", "handle"))
 
 
 class Closable(Protocol):
@@ -143,27 +141,31 @@ def _lifecycles(session: SimSession, env: Env, space: AddressSpace) -> tuple[Lif
 def _object(file: File) -> Stage:
     """Mappings of either side and dma-bufs keep it, so its handle may go first."""
 
+    create_number, destroy_number = uapi.CREATE.number, uapi.DESTROY.number
+    codec, pack = uapi.CODECS[create_number], uapi.CODECS[destroy_number].pack  # quicker than by name: this is the loop
+
     def create(block: Block) -> int:
-        argument = _CREATE.pack(size=block.size)
-        file.ioctl(uapi.CREATE.number, argument)
-        block.size, block.offset, block.handle = _SIZE(argument), _OFFSET(argument), _HANDLE(argument)
+        argument = bytearray(codec.pack(block.size, 0, 0, 0))
+        file.ioctl(create_number, argument)
+        block.size, block.offset, block.handle, _ = codec.unpack(argument)
         return block.handle
 
     def destroy(block: Block) -> None:
-        file.ioctl(uapi.DESTROY.number, _DESTROY.pack(handle=block.handle))
+        file.ioctl(destroy_number, bytearray(pack(block.handle, 0)))
 
     return Stage("object", HANDLE, create, destroy, "CREATE / DESTROY", early=True)
 
 
 def _gpu_map(file: File, vm: int) -> Stage:
-    map_, unmap = uapi.MAP.layout.pack, uapi.UNMAP.layout.pack
+    map_number, unmap_number = uapi.MAP.number, uapi.UNMAP.number
+    pack = uapi.CODECS[map_number].pack  # UNMAP has the same layout
 
     def acquire(block: Block) -> int:
-        file.ioctl(uapi.MAP.number, map_(va=block.address, size=block.size, handle=block.handle, vm=vm))
+        file.ioctl(map_number, bytearray(pack(block.address, block.size, block.handle, vm)))
         return block.address
 
     def release(block: Block) -> None:
-        file.ioctl(uapi.UNMAP.number, unmap(va=block.address, size=block.size, vm=vm))
+        file.ioctl(unmap_number, bytearray(pack(block.address, block.size, vm, 0)))
 
     return Stage("gpu_map", GPU_MAP, acquire, release, "MAP / UNMAP")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from accelctl.hal.devfile import PAGE
 from accelctl.memory.va import GoodFit, VaExhausted
@@ -160,21 +160,14 @@ class Vram:
         assert len({start for start, _ in runs}) == len(runs), "a run twice"
 
 
-class Mapping(NamedTuple):
-    """A range of device addresses (bytes) and the object behind it."""
-
-    va: int
-    size: int
-    thing: Object
-
-
 class PageTable:
     """One VM. ``forgotten``: objects whose unmapping was acknowledged but that it still holds (an ordered leak)."""
 
     def __init__(self, vram: Vram, slots: int) -> None:
         self._vram, self._slots = vram, slots
         self._starts: list[int] = []
-        self.mappings: dict[int, Mapping] = {}
+        self.mappings: dict[int, tuple[int, Object]] = {}
+        """Device address -> bytes, and the object behind it."""
         self.forgotten: list[Object] = []
         self.pages = 0
 
@@ -182,40 +175,43 @@ class PageTable:
         """EINVAL: not whole pages of the object; EEXIST: overlaps; ENOSPC: no slot is left."""
         if not size or va % PAGE or size % PAGE or size > thing.pages * PAGE or va + size > 1 << 64:
             raise fault(errno.EINVAL, f"{size} bytes at {va:#x} are not pages of the object")
-        at = bisect_right(self._starts, va)
-        before = self.mappings[self._starts[at - 1]] if at else None
-        if (before and before.va + before.size > va) or (at < len(self._starts) and self._starts[at] < va + size):
+        starts = self._starts
+        at = bisect_right(starts, va)
+        if (at and starts[at - 1] + self.mappings[starts[at - 1]][0] > va) or (
+            at < len(starts) and starts[at] < va + size
+        ):
             raise fault(errno.EEXIST, f"{size} bytes at {va:#x} overlap a mapping")
-        if len(self._starts) + len(self.forgotten) >= self._slots:
+        if len(starts) + len(self.forgotten) >= self._slots:
             raise fault(errno.ENOSPC, f"all {self._slots} slots are taken")
-        insort(self._starts, va)
-        self.mappings[va] = Mapping(va, size, self._vram.hold(thing))
+        starts.insert(at, va)
+        self.mappings[va] = (size, self._vram.hold(thing))
         self.pages += size // PAGE
 
     def unmap(self, va: int, size: int, *, forget: bool = False) -> None:
         """ENOENT unless exactly that is mapped."""
         found = self.mappings.get(va)
-        if found is None or found.size != size:
+        if found is None or found[0] != size:
             raise fault(errno.ENOENT, f"{size} bytes at {va:#x} are not mapped")
         del self.mappings[va]
         del self._starts[bisect_right(self._starts, va) - 1]
         if forget:
-            self.forgotten.append(found.thing)
+            self.forgotten.append(found[1])
             return
         self.pages -= size // PAGE
-        self._vram.drop(found.thing)
+        self._vram.drop(found[1])
 
     def find(self, va: int, size: int) -> tuple[Object, int]:
         """The object behind a range, and where in it (bytes). EFAULT unless one mapping covers all of it."""
         at = bisect_right(self._starts, va)
-        found = self.mappings[self._starts[at - 1]] if at else None
-        if found is None or va + size > found.va + found.size:
+        start = self._starts[at - 1] if at else 0
+        length, thing = self.mappings.get(start, (0, None))
+        if thing is None or va + size > start + length:
             raise fault(errno.EFAULT, f"the device cannot reach {size} bytes at {va:#x}")
-        return found.thing, va - found.va
+        return thing, va - start
 
     def clear(self) -> None:
         """Unmap everything."""
-        for thing in [*(mapping.thing for mapping in self.mappings.values()), *self.forgotten]:
+        for thing in [*(thing for _, thing in self.mappings.values()), *self.forgotten]:
             self._vram.drop(thing)
         self.mappings.clear()
         self._starts.clear()
@@ -225,8 +221,8 @@ class PageTable:
     def check(self) -> None:
         """Assert that mappings are in order and apart, and that pages agree."""
         assert self._starts == sorted(self.mappings), "order of mappings"
-        ends = [self.mappings[va].va + self.mappings[va].size for va in self._starts]
+        ends = [va + self.mappings[va][0] for va in self._starts]
         assert all(end <= start for end, start in zip(ends, self._starts[1:], strict=False)), "mappings overlap"
-        kept = self.pages - sum(mapping.size for mapping in self.mappings.values()) // PAGE
+        kept = self.pages - sum(size for size, _ in self.mappings.values()) // PAGE
         most = sum(thing.pages for thing in self.forgotten)
         assert len(self.forgotten) <= kept <= most, "pages of the VM"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelctl.hal import ioc
@@ -100,6 +100,41 @@ class Struct:
             self.field(name).put(buffer, value)
         return buffer
 
+    def maker(self, *names: str, **constants: Any) -> Callable[..., bytearray]:
+        """A faster :meth:`pack` for loops: takes the values of ``names`` by position (numbers in the order in which
+        they lie), everything else is ``constants`` or 0. Raises struct.error for a value that does not fit."""
+        base, layout, at = bytes(self.pack(**constants)), "<", 0
+        for field in map(self.field, names):
+            if not _is_number(field) or field.offset < at:
+                raise ValueError(f"{self.name}: {field.name} is no number, or out of order")
+            layout += f"{field.offset - at}x{field.codec.format[-1]}"
+            at = field.offset + field.size
+        start = self.field(names[0]).offset
+        if not any(base):
+            pack = struct.Struct(f"{layout}{self.size - at}x").pack
+            return lambda *values: bytearray(pack(*values))
+        put = struct.Struct("<" + "".join(f.codec.format[-1] for f in map(self.field, names))).pack_into
+        if [self.offset_of(name) - start for name in names] != _offsets(names, self):
+            return lambda *values: self.pack(**constants, **dict(zip(names, values, strict=True)))
+
+        def make(*values: int) -> bytearray:
+            buffer = bytearray(base)
+            put(buffer, start, *values)
+            return buffer
+
+        return make
+
+    def reader(self, *names: str) -> Callable[[bytes | bytearray], tuple[int, ...]]:
+        """A faster :meth:`unpack` for loops: the values of these fields (numbers in the order in which they lie)."""
+        layout, at = "<", self.field(names[0]).offset
+        for field in map(self.field, names):
+            if not _is_number(field) or field.offset < at:
+                raise ValueError(f"{self.name}: {field.name} is no number, or out of order")
+            layout += f"{field.offset - at}x{field.codec.format[-1]}"
+            at = field.offset + field.size
+        take, start = struct.Struct(layout).unpack_from, self.field(names[0]).offset
+        return lambda buffer: take(buffer, start)
+
     def unpack(self, buffer: bytes | bytearray) -> dict[str, Any]:
         """All values by name, views included. Raises ValueError for a buffer that is shorter than the structure."""
         if len(buffer) < self.size:
@@ -168,6 +203,15 @@ def _fields(layout: str, names: list[str]) -> tuple[list[Field], int]:
     if next(waiting, None) is not None:
         raise ValueError(f"more names than fields in {layout!r}: {names}")
     return found, offset
+
+
+def _offsets(names: Sequence[str], layout: Struct) -> list[int]:
+    """Where the fields would lie if nothing were between them."""
+    found, at = [], 0
+    for name in names:
+        found.append(at)
+        at += layout.field(name).size
+    return found
 
 
 def _is_number(field: Field) -> bool:
