@@ -18,6 +18,7 @@ from accelctl.stress.conductor import Tick
 from accelctl.stress.door import Fault, parse_fault
 from accelctl.stress.kill import kill_run
 from accelctl.stress.limits import parse_limit
+from accelctl.stress.lostmemory import searched
 from accelctl.stress.plan import DEFAULT_BYTES, DEFAULT_SECONDS, Plan
 from accelctl.stress.room import free_bytes
 from accelctl.stress.run import OUTSIDE, Dish, Options, menu, run
@@ -124,11 +125,15 @@ def carry_out(request: Request, show: Callable[[str, Tick], None], say: Callable
             if len(dishes) != 1:
                 raise UsageError("--replay needs one --lifecycle NAME")
             shrink.parsed(request.replay, len(dishes[0].stages), plan.hold)
-        if request.sweep or request.sweep_kernel:
-            return sweep_run(candidate, plan, options, door=request.sweep, kernel=request.sweep_kernel, say=say)
-        if request.kill:
-            return kill_run(candidate, plan, options)
-        return run(candidate, plan, options, show)
+
+        def work() -> StressReport:
+            if request.sweep or request.sweep_kernel:
+                return sweep_run(candidate, plan, options, door=request.sweep, kernel=request.sweep_kernel, say=say)
+            if request.kill:
+                return kill_run(candidate, plan, options)
+            return run(candidate, plan, options, show)
+
+        return searched(work) if request.kmemleak else work()
     finally:
         if trace is not None:
             trace.close()

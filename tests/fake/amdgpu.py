@@ -150,7 +150,7 @@ class Amdgpu(DrmDriver):
             return bytes(
                 table("amdgpu")
                 .layout("struct drm_amdgpu_info_device")
-                .pack(
+                .junk(
                     virtual_address_offset=RESERVED,
                     virtual_address_max=TOP,
                     virtual_address_alignment=GRANULE,

@@ -120,7 +120,7 @@ class I915(Intel):
         answer = bytes(head.pack(num_regions=len(self.pools())))
         for kind, pool in enumerate(self.pools()):
             size = int(getattr(self.machine, pool))
-            made = entry.pack(probed_size=size, unallocated_size=size - self.used[pool])
+            made = entry.junk(probed_size=size, unallocated_size=size - self.used[pool], region__memory_instance=0)
             entry.put(made, "region.memory_class", kind)
             answer += bytes(made)
         return answer
@@ -250,7 +250,7 @@ class Xe(Intel):
         answer = bytes(head.pack(num_mem_regions=len(self.pools())))
         for kind, pool in enumerate(self.pools()):
             answer += bytes(
-                entry.pack(
+                entry.junk(
                     mem_class=kind,
                     instance=kind,
                     min_page_size=BIG_PAGE if kind else PAGE,

@@ -102,7 +102,7 @@ class Kfd(Driver):
             args["num_of_nodes"] = len(self.gpus)
             return
         told = list(self.gpus.values())[:room]
-        data = b"".join(bytes(layout.pack(gpu_id=gpu.id, gpuvm_base=BASE, gpuvm_limit=LIMIT)) for gpu in told)
+        data = b"".join(bytes(layout.junk(gpu_id=gpu.id, gpuvm_base=BASE, gpuvm_limit=LIMIT)) for gpu in told)
         self.machine.user.write(args["kfd_process_device_apertures_ptr"], data)
         args["num_of_nodes"] = len(told)
 
@@ -140,7 +140,7 @@ class Kfd(Driver):
             raise oops(errno.EINVAL, "public VRAM, and the BAR is small")
         if gpu.render is None:
             raise oops(errno.ENODEV, "no address space was acquired")
-        if args["va_addr"] % PAGE:
+        if args["va_addr"] % PAGE or not BASE <= args["va_addr"] <= LIMIT - size:
             raise oops(errno.EINVAL, f"address {args['va_addr']:#x}")
         bo = self._object(gpu, kinds[0], size, args)
         bo.address = args["va_addr"]

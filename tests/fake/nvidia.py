@@ -17,6 +17,8 @@ from tests.fake.things import PAGE, Args, Thing, oops
 
 HUGE = 2 << 20
 BAR1 = 256 << 20
+FIRST_DEVICE = 2
+"""deviceId of the first GPU: not 0, so that a wrong field is not right by chance."""
 CONTROLS = (
     "NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2",
     "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2",
@@ -220,7 +222,7 @@ class Rm(Node):
         if len(args.buffer) < one * len(self.gpus):
             raise oops(errno.EINVAL, f"room for {len(args.buffer) // one} cards")
         for number in range(len(self.gpus)):
-            card = args.layout.pack(valid=1, gpu_id=self.gpu_id(number), minor_number=number)
+            card = args.layout.junk(valid=1, gpu_id=self.gpu_id(number), minor_number=number)
             args.buffer[number * one : (number + 1) * one] = card
 
     @serves("NV_ESC_REGISTER_FD")
@@ -264,7 +266,10 @@ class Rm(Node):
             return self._memory(file, parent, handle, name, params)
         if name == "NV01_DEVICE_0":
             params.seen("vaMode")
-            if params["deviceId"] >= len(self.gpus) or params["hClientShare"] not in (0, parent.handle):
+            if params["deviceId"] - FIRST_DEVICE not in range(len(self.gpus)) or params["hClientShare"] not in (
+                0,
+                parent.handle,
+            ):
                 raise Status("INVALID_ARGUMENT", f"device {params['deviceId']}")
         elif name == "NV20_SUBDEVICE_0":
             if params["subDeviceId"]:
@@ -419,7 +424,9 @@ class Rm(Node):
         ids = [self.gpu_id(number) for number in range(len(self.gpus))]
         if params["gpuId"] not in ids:
             raise Status("INVALID_ARGUMENT", f"no GPU {params['gpuId']:#x}")
-        params["deviceInstance"] = params["gpuInstance"] = ids.index(params["gpuId"])
+        number, gpu = ids.index(params["gpuId"]), params["gpuId"]
+        instance = FIRST_DEVICE + number
+        params.buffer[:] = params.layout.junk(gpuId=gpu, deviceInstance=instance, subDeviceInstance=0)
 
     def _gpu_get_gid_info(self, target: Object, params: Args) -> None:
         if params["flags"] != self.constants["NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY"]:

@@ -67,6 +67,10 @@ class Qxl(DrmDriver):
         args["value"] = values[args["param"]]
 
 
+FORMATS = (1, 2, 3, 4, 67, 68, 121, 134)
+"""VIRTIO_GPU_FORMAT_* that 2D resources have (the device's specification)."""
+
+
 class VirtioGpu(DrmDriver):
     """virtio-gpu without 3D, with blobs of guest memory."""
 
@@ -99,7 +103,9 @@ class VirtioGpu(DrmDriver):
                 raise oops(errno.EINVAL, f"{name} {args[name]}, without 3D it is {wanted}")
         if args["array_size"] > 1 or not args["width"] or not args["height"]:
             raise oops(errno.EINVAL, "no 2D image")
-        args.seen("format", "bind")
+        args.seen("bind")
+        if args["format"] not in FORMATS:
+            raise oops(errno.EINVAL, f"format {args['format']}")
         args.zero("flags", "stride", "bo_handle", "res_handle")
         bo = self.new(max(args["size"], PAGE))
         args["bo_handle"], args["res_handle"] = self.handle(file, bo), self._next()

@@ -230,7 +230,7 @@ class Rm(File):
 def test_rm_has_a_tree_and_says_statuses() -> None:
     with FakeMachine("nvidia", vram=1 << 20) as m:
         rm = Rm(m)
-        device, status = rm.alloc(rm.client, 0x80, struct.pack("<4I40x", 0, rm.client, 0, 0), 56)
+        device, status = rm.alloc(rm.client, 0x80, struct.pack("<4I40x", 2, rm.client, 0, 0), 56)
         assert (device > 0, status) == (True, 0)
         assert rm.alloc(rm.client, 0x80, bytes(56), 48)[1] == nv.status("INVALID_PARAM_STRUCT")
         assert rm.alloc(77, 0x80, bytes(56), 56)[1] == nv.status("OBJECT_NOT_FOUND")
@@ -256,7 +256,7 @@ def test_rm_has_a_tree_and_says_statuses() -> None:
 def test_rm_maps_in_a_file_of_its_own() -> None:
     with FakeMachine("nvidia") as m:
         rm, gpu = Rm(m), File(m, "/dev/nvidia0")
-        device, _ = rm.alloc(rm.client, 0x80, bytes(56), 56)
+        device, _ = rm.alloc(rm.client, 0x80, struct.pack("<I52x", 2), 56)
         memory, _ = rm.memory(device, 2 * PAGE)
         ask = (rm.client, device, memory, 0, 0, 2 * PAGE, 0, 0, 0)
         call, form = 0xC038464E, "<4IQQQIIi4x"
