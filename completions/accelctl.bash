@@ -22,7 +22,7 @@ _accelctl() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         next="${path:+$path }${COMP_WORDS[i]}"
         case $next in
-        "probe"|"watch"|"explain"|"capture"|"completion") path=$next ;;
+        "probe"|"watch"|"stress"|"explain"|"capture"|"completion") path=$next ;;
         esac
     done
     case "$path":$prev in
@@ -38,15 +38,38 @@ _accelctl() {
         "watch":--device) :; return ;;
         "watch":--count) :; return ;;
         "watch":--duration) :; return ;;
+        "stress":--device) :; return ;;
+        "stress":--peer) :; return ;;
+        "stress":--lifecycle) :; return ;;
+        "stress":--sim) :; return ;;
+        "stress":--cycles) :; return ;;
+        "stress":--duration) :; return ;;
+        "stress":--workers) :; return ;;
+        "stress":--threads) :; return ;;
+        "stress":--seed) :; return ;;
+        "stress":--bytes-limit) :; return ;;
+        "stress":--sizes) :; return ;;
+        "stress":--hold) :; return ;;
+        "stress":--order) :; return ;;
+        "stress":--touch) :; return ;;
+        "stress":--va) :; return ;;
+        "stress":--va-limit) :; return ;;
+        "stress":--replay) :; return ;;
+        "stress":--fault) :; return ;;
+        "stress":--limit) :; return ;;
+        "stress":--books) :; return ;;
+        "stress":--junit) _accelctl_files; return ;;
+        "stress":--trace) _accelctl_files; return ;;
         "capture":--root) _accelctl_files; return ;;
         "capture":--key) _accelctl_files; return ;;
         "capture":--kmsg) _accelctl_files; return ;;
         *:--color) _accelctl_words "auto always never"; return ;;
     esac
     case $path in
-        "") _accelctl_words "probe watch explain capture completion help -h --help --version --ascii --color --debug" ;;
+        "") _accelctl_words "probe watch stress explain capture completion help -h --help --version --ascii --color --debug" ;;
         "probe") if [[ $cur == -* ]]; then _accelctl_words "--root --device --allow-wake --kmsg --json --no-evidence --brief --why --junit --fail-on --expect --save-expect --diff -h --help --ascii --color --debug"; else :; fi ;;
         "watch") if [[ $cur == -* ]]; then _accelctl_words "--json --device --count --duration --no-kmsg --poll -h --help --ascii --color --debug"; else :; fi ;;
+        "stress") if [[ $cur == -* ]]; then _accelctl_words "--device --peer --lifecycle --list --sim --cycles --duration --workers --threads --seed --bytes-limit --sizes --hold --order --touch --va --va-limit --replay --fault --limit --sweep --sweep-kernel --kill --kmemleak --unproven --shared --allow-wake --disruptive --no-ledger --books --json --junit --trace -h --help --ascii --color --debug"; else :; fi ;;
         "explain") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug"; else :; fi ;;
         "capture") if [[ $cur == -* ]]; then _accelctl_words "--force --root --key --kmsg --allow-wake -h --help --ascii --color --debug"; else _accelctl_files; fi ;;
         "completion") if [[ $cur == -* ]]; then _accelctl_words "-h --help --ascii --color --debug"; else _accelctl_words "bash zsh fish"; fi ;;

@@ -128,9 +128,9 @@ def map_stage(file: File, name: str = "cpu_map") -> Stage:
         return block.serial
 
     def release(block: Block) -> None:
-        mapping, block.map = block.map, None
-        assert mapping is not None
-        file.unmap(mapping)
+        assert block.map is not None
+        file.unmap(block.map)
+        block.map = None  # only now: after a failure it can be tried again
 
     return Stage(name, CPU_MAP, acquire, release, "mmap / munmap")
 
@@ -144,10 +144,10 @@ def own_map_stage(name: str = "cpu_map") -> Stage:
         return block.serial
 
     def release(block: Block) -> None:
-        mapping, block.map = block.map, None
-        assert mapping is not None
+        assert block.map is not None
         assert block.file is not None
-        block.file.unmap(mapping)
+        block.file.unmap(block.map)
+        block.map = None
 
     return Stage(name, CPU_MAP, acquire, release, "mmap / munmap")
 
@@ -200,7 +200,7 @@ def import_stage(file: File, handles: Handles | None = None, name: str = "import
         return handles.seen(handle) if handles else handle
 
     def release(block: Block) -> None:
-        handle, block.extra = block.extra, None
-        close_handle(file, handle)
+        close_handle(file, block.extra)
+        block.extra = None
 
     return Stage(name, HANDLE, acquire, release, "PRIME_FD_TO_HANDLE / GEM_CLOSE", early=True)

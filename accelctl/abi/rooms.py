@@ -149,7 +149,7 @@ def _may_be_there() -> bool:
 def _is_named_in(base: str) -> bool:
     base = base or "."
     try:
-        names = os.listdir(base)
+        names = [path.name for path in Path(base).iterdir()]
     except NotADirectoryError:
         return True
     except (OSError, ValueError):  # ValueError: a NUL in it

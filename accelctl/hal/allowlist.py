@@ -10,6 +10,8 @@ The generic list is keyed by the file's name with digits folded to ``#``; sysfs 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from typing import NamedTuple
 
 FREE, WAKES, BLOCKS, PRIVILEGED = "free", "wakes", "blocks", "privileged"
 EFFECTS = (FREE, WAKES, BLOCKS, PRIVILEGED)
@@ -56,13 +58,15 @@ _EXACT = {
     "run/.containerenv", "dev/kmsg", "var/log/kern.log", "var/log/messages", "sys/fs/cgroup/devices/devices.list",
     "sys/fs/cgroup/cgroup.controllers", "sys/fs/cgroup/memory.max", "accelctl-capture.json", "accelctl-kmsg.txt",
 }  # fmt: skip
+_EXACT_NAMES = {path.rpartition("/")[2] for path in _EXACT}
 #: Files of debugfs that only count what a driver or the kernel gave out; their show functions wake no device (6.12).
 #: Not here, though they count too: ttm/page_pool_shrink (reading it shrinks) and xe's ggtt (reading it wakes).
 _DEBUGFS = {
     *(f"{DEBUGFS}{name}" for name in (
-        "dma_buf/bufinfo", "ttm/page_pool", "kmemleak", "dri/#/clients", "accel/#/clients", "dri/#/qxl_buffers",
-        "dri/#/qxl_mem_mm", "dri/#/qxl_surf_mm", "dri/#/vram-mm", "dri/#/virtio-gpu-host-visible-mm",
-        "dri/#/amdgpu_gem_info", "dri/#/amdgpu_vram_mm", "dri/#/amdgpu_gtt_mm", "dri/#/gtt_mm", "dri/#/stolen_mm",
+        "dma_buf/bufinfo", "ttm/page_pool", "ttm/buffer_objects", "dri/#/clients", "accel/#/clients",
+        "dri/#/qxl_buffers", "dri/#/qxl_mem_mm", "dri/#/qxl_surf_mm", "dri/#/vram-mm",
+        "dri/#/virtio-gpu-host-visible-mm", "dri/#/amdgpu_gem_info", "dri/#/amdgpu_vram_mm",
+        "dri/#/amdgpu_gtt_mm", "dri/#/gtt_mm", "dri/#/stolen_mm",
         "dri/#/vram#_mm", "dri/#/tile#/vram_mm", "dri/#/i#_gem_objects", "dri/#/bo_stats", "dri/#/gem",
         "fail_usercopy/verbose",
     )),
@@ -80,9 +84,18 @@ _MODULE = re.compile(r"sys/module/[^/]+/(parameters/)?[^/]+")
 _DIGITS = re.compile(r"\d+")
 
 
+@lru_cache(maxsize=4096)
 def fold(name: str) -> str:
     """Digits to ``#``: temp12_input and temp3_input are one kind of file."""
     return _DIGITS.sub("#", name)
+
+
+class _Glob(NamedTuple):
+    """A chip's row: what the last name of a path must be, and the whole path."""
+
+    last: re.Pattern[str]
+    path: re.Pattern[str]
+    effect: str
 
 
 class AllowList:
@@ -93,7 +106,8 @@ class AllowList:
         self._names.update(dict.fromkeys(_SYS_WAKES.split(), WAKES))
         self._names.update(dict.fromkeys(_SYS_PRIVILEGED.split(), PRIVILEGED))
         self._quick: dict[str, str] = {}
-        self._globs: list[tuple[re.Pattern[str], str]] = []
+        self._globs: list[_Glob] = []
+        self._by_name: dict[str, list[_Glob]] = {}
         self._seen: set[tuple[str, str]] = set()
 
     def add(self, glob: str, effect: str) -> None:
@@ -104,7 +118,10 @@ class AllowList:
             raise ValueError(f"unknown effect {effect!r}")
         if (glob, effect) not in self._seen:
             self._seen.add((glob, effect))
-            self._globs.append((re.compile(rf"(?:sys/(?:.*/)?)?{_pattern(glob)}"), effect))
+            last = "*" if "[" in glob else glob.rpartition("/")[2]  # a set may hold a slash
+            path = re.compile(rf"(?:sys/(?:.*/)?)?{_pattern(glob)}")
+            self._globs.append(_Glob(re.compile(_pattern(last)), path, effect))
+            self._by_name.clear()
 
     def effect(self, path: str) -> str | None:
         """The side-effect class of opening ``path`` (below the root), or None."""
@@ -120,29 +137,32 @@ class AllowList:
 
     def _sysfs(self, path: str, name: str) -> str | None:
         """The rules for sysfs; what depends on the file's name alone is remembered by name."""
-        if NEVER.search(path) or path.startswith(DEBUGFS):
+        if _never(name) or path.startswith(DEBUGFS):
             return FREE if fold(path) in _DEBUGFS else None
         shape = fold(name)
         known = self._names.get(shape)
         if known is not None:
             self._quick[name] = known
             return known
-        return _hwmon_effect(path, shape) or self._slow_path(path)
+        if "/hwmon" in path and (sensor := _sensor(shape)):
+            return sensor
+        return self._slow_path(path)
 
     def _slow_path(self, path: str) -> str | None:
-        if fold(path) in _EXACT:
+        name = path.rpartition("/")[2]
+        if fold(name) in _EXACT_NAMES and fold(path) in _EXACT:
             return FREE
         for prefix, effect in _PREFIXES:
             if path.startswith(prefix):
                 return effect
         if _MODULE.fullmatch(path):
             return FREE
-        if NEVER.search(path) or path.startswith("dev/"):  # no row opens a device node
+        if _never(name) or path.startswith("dev/"):  # no row opens a device node
             return None
-        for pattern, effect in self._globs:
-            if pattern.fullmatch(path):
-                return effect
-        return None
+        globs = self._by_name.get(name)
+        if globs is None:
+            globs = self._by_name[name] = [one for one in self._globs if one.last.fullmatch(name)]
+        return next((one.effect for one in globs if one.path.fullmatch(path)), None)
 
 
 _WILD = re.compile(r"(\*|\?|\[!?[^\]]+\])")
@@ -157,8 +177,15 @@ def _pattern(glob: str) -> str:
     return "".join(a + b for a, b in zip(plain, [*wild, ""], strict=True))
 
 
-def _hwmon_effect(path: str, shape: str) -> str | None:
+@lru_cache(maxsize=4096)
+def _sensor(shape: str) -> str | None:
     match = _HWMON.match(shape)
-    if match is None or "/hwmon" not in path:
+    if match is None:
         return None
     return FREE if match.group(3) in _HWMON_FREE else WAKES
+
+
+@lru_cache(maxsize=4096)
+def _never(name: str) -> bool:
+    """NEVER speaks of the last name of a path alone."""
+    return NEVER.search(name) is not None

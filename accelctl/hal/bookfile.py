@@ -90,9 +90,10 @@ def ttm_usage(text: str) -> int:
 
 def mm_used(text: str) -> int:
     """Bytes or pages in use, of a drm_mm range manager's closing line (drm_mm_print)."""
-    match = _RANGES.fullmatch(text.rstrip("\n").rpartition("\n")[2])
+    last = text.rstrip("\n").rpartition("\n")[2]
+    match = _RANGES.fullmatch(last)
     if match is None:
-        raise ValueError("no closing line of a range manager")
+        raise ValueError(f"no closing line of a range manager but {last[:60]!r}")
     return int(match[2])
 
 

@@ -7,6 +7,7 @@ The parsers raise ValueError where a text is not what the format allows.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -73,6 +74,11 @@ def links(root: SysRoot, pid: int | None = None) -> Iterator[tuple[str, str]]:
             yield number, root.tree.readlink(f"{folder}/{number}")
         except FileNotFoundError:
             continue
+
+
+def counts(root: SysRoot, pid: int | None) -> Counter[str]:
+    """Open files by kind. Raises OSError."""
+    return Counter(kind_of(link) for _, link in links(root, pid))
 
 
 def count(root: SysRoot, pid: int | None, kind: str) -> int:

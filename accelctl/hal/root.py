@@ -142,7 +142,9 @@ class SysRoot:
             names = self.tree.listdir(path)
         except (_Refused, OSError):
             return []
-        return names if self.live else [name for name in names if not self._odd(name)]
+        if self.live or not self._odd("/".join(names)):  # one look for all of them
+            return names
+        return [name for name in names if not self._odd(name)]
 
     def resolve(self, path: str) -> str:
         """The real path below the root; the path itself where it does not resolve."""

@@ -168,7 +168,7 @@ class ConfinedTree:
     def _walk(self, path: str, trusted: str = "") -> str:
         if "\0" in path:  # no name holds one; the system calls would not even be made (ValueError)
             raise fail(errno.ENOENT, path)
-        done = trusted.split("/") if trusted else []
+        here = trusted
         todo = path[len(trusted) :].split("/")[::-1]
         hops = 0
         steps = len(todo)
@@ -179,21 +179,22 @@ class ConfinedTree:
             if part in ("", "."):
                 continue
             if part == "..":
-                del done[-1:]
+                here = here.rpartition("/")[0]
                 continue
-            target = self._link("/".join((*done, part)))
+            place = f"{here}/{part}" if here else part
+            target = self._link(place)
             if target is None:
-                done.append(part)
+                here = place
                 continue
             hops += 1
             if hops > MAX_HOPS:
                 raise fail(errno.ELOOP, path)
             if target.startswith("/"):
-                done.clear()
+                here = ""
             parts = target.split("/")[::-1]
             steps += len(parts)
             todo.extend(parts)
-        return "/".join(done)
+        return here
 
 
 class DirTree(ConfinedTree):
@@ -203,14 +204,19 @@ class DirTree(ConfinedTree):
         super().__init__()
         self.name = folder
         self._prefix = folder.rstrip("/") + "/"
+        self._links: dict[str, str | None] = {}
 
     def _link(self, path: str) -> str | None:
+        if path in self._links:
+            return self._links[path]
+        target = None
         try:
-            return os.readlink(self._prefix + path)
+            target = os.readlink(self._prefix + path)
         except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-                return None  # not a link, or nothing there: the operation that follows reports it
-            raise
+            if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                raise
+        self._links[path] = target  # None: not a link, or nothing there: the operation that follows reports it
+        return target
 
     def read(self, path: str, limit: int) -> bytes:
         """Read one regular file; anything else there (FIFO, device, folder) is refused instead of waited for."""

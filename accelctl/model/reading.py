@@ -63,7 +63,7 @@ def pack(reading: Reading) -> Packed:
 def unpack(packed: Packed) -> Reading:
     """What :func:`pack` was given."""
     gone = packed[4]
-    return Reading(*packed) if gone is None else Reading(*packed[:4], Absence(*gone), packed[5])
+    return Reading(*packed) if gone is None else Reading._make((*packed[:4], Absence(*gone), packed[5]))
 
 
 def absent(

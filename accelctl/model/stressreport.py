@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from accelctl.exits import ExitCode
-
 from accelctl.model.verdict import Series, Verdict
 
 PASS, FAIL, SKIP, INCONCLUSIVE = "pass", "fail", "skip", "inconclusive"

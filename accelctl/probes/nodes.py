@@ -18,6 +18,7 @@ from accelctl.model.reading import Reading, absent, computed
 from accelctl.probes.context import Scan
 
 _MAX = 4096
+_WILD = re.compile(r"[*?[]")
 _SHARED = ("dev/dri/", "dev/accel/")  # nodes of every DRM and accel driver: which one is said by sysfs alone
 
 
@@ -130,12 +131,13 @@ def expand(scan: Scan, glob: str) -> list[str]:
     found = [path for path in scan.root.manifest.nodes if fnmatch(path, glob) and path.count("/") == glob.count("/")]
     bases = [""]
     for part in glob.split("/"):
-        if any(letter in part for letter in "*?["):
+        plain = _WILD.split(part, maxsplit=1)[0]
+        if plain != part:
             bases = [
                 f"{base}{name}/"
                 for base in bases
                 for name in scan.root.listdir(base.rstrip("/"))
-                if fnmatch(name, part)
+                if name.startswith(plain) and fnmatch(name, part)  # a pattern takes time to make, and few are needed
             ]
         else:
             bases = [f"{base}{part}/" for base in bases]

@@ -104,12 +104,15 @@ def _line(value: Any) -> str:
         return _quoted(value)
     if kind is not dict:
         return _encode(value)
-    parts = []
+    texts = []
     for key, one in value.items():
-        if type(key) is not str or not (one is None or type(one) is str):
+        if one is None and type(key) is str:
+            texts.append(_quoted(key) + ": null")
+        elif type(one) is str and type(key) is str:
+            texts.append(f"{_quoted(key)}: {_quoted(one)}")
+        else:
             return _encode(value)
-        parts.append(f"{_quoted(key)}: {'null' if one is None else _quoted(one)}")
-    return "{" + ", ".join(parts) + "}"
+    return "{" + ", ".join(texts) + "}"
 
 
 def headed(schema: str, **rest: Any) -> dict[str, Any]:
@@ -142,28 +145,32 @@ def resolve(whole: Any, text: str) -> Any:
     return whole
 
 
-def placed(keys: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, _Path]:
-    """Where each fact key stands below its owner.
+def placed(keys: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, str]:
+    """Where each fact key stands below its owner: its name, in which "/" leads into an object.
 
-    A key is split at "/". A key that is also the folder of others moves into that folder, to ``value`` (``a`` beside
-    ``a/b`` becomes ``a/value``); where a name is taken, underscores are added until it is free. Only the set of keys
-    decides, not their order.
+    A key that is also the folder of others moves into that folder, to ``value`` (``a`` beside ``a/b`` becomes
+    ``a/value``); where a name is taken, underscores are added until it is free. Only the set of keys decides, not their
+    order.
     """
     taken = tuple(reserved)
-    paths = {key: tuple(key.split("/")) for key in keys}
-    for key, path in paths.items():
-        if path[0].rstrip("_") in taken:  # one underscore more, so that no two names meet
-            paths[key] = (path[0] + "_", *path[1:])
-    folders = {path[:length] for path in paths.values() for length in range(1, len(path))}
-    clashing = sorted(key for key, path in paths.items() if path in folders)
-    used = {path for path in paths.values() if path not in folders} if clashing else set()
-    for key in clashing:
-        path = (*paths[key], "value")
-        while path in used or path in folders:
-            path = (*path[:-1], path[-1] + "_")
-        used.add(path)
-        paths[key] = path
-    return paths
+    names = {key: key for key in keys}
+    folders: set[str] = set()
+    for key, name in names.items():
+        first, slash, rest = name.partition("/")
+        if first.rstrip("_") in taken:  # one underscore more, so that no two names meet
+            names[key] = f"{first}_{slash}{rest}"
+        head, slash, _ = names[key].rpartition("/")
+        while slash and head not in folders:  # a known one's own folders are known
+            folders.add(head)
+            head, slash, _ = head.rpartition("/")
+    used = set(names.values()) - folders
+    for key in sorted(key for key, name in names.items() if name in folders):
+        name = f"{names[key]}/value"
+        while name in used or name in folders:
+            name += "_"
+        used.add(name)
+        names[key] = name
+    return names
 
 
 class _Builder:
@@ -177,21 +184,38 @@ class _Builder:
         self, facts: Mapping[str, Reading], places: Mapping[str, _Path], reserved: Iterable[str] = ()
     ) -> dict[str, dict[str, Any]]:
         """Nested facts by scope; ``places`` says where each scope's object stands in the document."""
-        paths = placed(facts, reserved)
+        names = placed(facts, reserved)
         bases = {scope: pointer(place) for scope, place in places.items()}
-        trees: dict[str, dict[str, Any]] = {STABLE: {}, VOLATILE: {}, IDENTITY: {}}
+        trees = {scope: _Tree() for scope in (STABLE, VOLATILE, IDENTITY)}
         for key, reading in facts.items():
-            if not self.with_evidence and reading.scope != STABLE:
+            scope, value = reading.scope, reading.value
+            if not self.with_evidence and scope != STABLE:
                 continue
-            path = paths[key]
-            folder = trees[reading.scope]
-            for part in path[:-1]:
-                folder = folder.setdefault(part, {})
-            value = reading.value
-            folder[path[-1]] = value if type(value) in _PLAIN else plain(value)
+            name = names[key]
+            head, slash, last = name.rpartition("/")
+            tree = trees[scope]
+            folder = (tree.folders.get(head) or tree.folder(head)) if slash else tree.root
+            folder[last] = value if type(value) in _PLAIN else plain(value)
             if self.with_evidence:
-                self.evidence[bases[reading.scope] + pointer(path)] = _evidence(reading)
-        return trees
+                escaped = name.replace("~", "~0") if "~" in name else name
+                self.evidence[f"{bases[scope]}/{escaped}"] = _evidence(reading)
+        return {scope: tree.root for scope, tree in trees.items()}
+
+
+class _Tree:
+    """Nested objects, each also by its path."""
+
+    def __init__(self) -> None:
+        self.root: dict[str, Any] = {}
+        self.folders: dict[str, dict[str, Any]] = {}
+
+    def folder(self, path: str) -> dict[str, Any]:
+        """The object at ``path``, made where there is none."""
+        head, slash, last = path.rpartition("/")
+        above = (self.folders.get(head) or self.folder(head)) if slash else self.root
+        made: dict[str, Any] = above.setdefault(last, {})
+        self.folders[path] = made
+        return made
 
 
 _PLAIN = frozenset({str, int, bool, type(None)})
@@ -201,10 +225,10 @@ def plain(value: Any) -> Any:
     """The value in JSON's own types; what JSON cannot say (NaN, infinity) is null."""
     if isinstance(value, float):
         return value if isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [entry if type(entry) in _PLAIN else plain(entry) for entry in value]
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(entry) for entry in value]
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from accelctl.abi.lifecycle import CPU_MAP, FD, HANDLE, IOVA, VA, Counter
 from accelctl.errors import AccelError
 from accelctl.model.verdict import CYCLE, IDLE, WARMUP, Samples, Series
+from accelctl.stress.books.book import one_pass
 from accelctl.stress.contrast import BlockPlan, block_plan
 from accelctl.stress.plan import Plan
 from accelctl.stress.worker import CounterInfo, Progress
@@ -149,19 +150,20 @@ class Conductor:
             begin = time.perf_counter()
             answers = self._crew.ask("turn" if block and not each else "run", step)
             took = time.perf_counter() - begin
-            self._busy += took
             if took > CHUNK_S:
                 chunk = int(step * CHUNK_S / took)
             if block and not each:
-                self._note(block, answers)
+                self._busy += self._note(block, answers)
             else:
-                self._clock += took
+                longest = max(answer.seconds for answer in answers if isinstance(answer, Progress))
+                self._busy += longest
+                self._clock += longest
                 for progress in answers:
                     self._count(progress)
             self._look_up("cycling")
 
-    def _note(self, block: str, answers: list[object]) -> None:
-        """Progress and noisy values of every worker, and the noisy counters that are read here."""
+    def _note(self, block: str, answers: list[object]) -> float:
+        """Progress and noisy values of every worker, and the noisy counters that are read here. How long it took."""
         sums: dict[str, int] = {}
         longest = 0.0
         for answer in answers:
@@ -174,6 +176,7 @@ class Conductor:
         self._clock += longest
         self._read_outside(sums, exact=False)
         self._add(sums, block)
+        return longest
 
     def _count(self, progress: object) -> None:
         assert isinstance(progress, Progress)
@@ -214,12 +217,13 @@ class Conductor:
         self._add(now, CYCLE)
 
     def _read_outside(self, sums: dict[str, int], *, exact: bool) -> None:
-        for counter in self._outside:
-            if exact or not counter.exact:
-                try:
-                    self._take(sums, counter.name, counter.read())
-                except (OSError, ValueError, AccelError) as error:
-                    self._take(sums, counter.name, str(error) or type(error).__name__)
+        with one_pass():
+            for counter in self._outside:
+                if exact or not counter.exact:
+                    try:
+                        self._take(sums, counter.name, counter.read())
+                    except (OSError, ValueError, AccelError) as error:
+                        self._take(sums, counter.name, str(error) or type(error).__name__)
 
     def _take(self, sums: dict[str, int], name: str, value: int | str) -> None:
         if isinstance(value, str):

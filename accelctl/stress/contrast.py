@@ -7,10 +7,10 @@ Idle blocks last as long as cycling ones, so whatever others do runs through bot
 and the growth per cycle is what is left for cycling alone: drift, however steep, is in neither its value nor its sign.
 How far noise could have moved it is read off the residual's own spectrum at the slow frequencies at which the blocks
 alternate. Correlated noise (AR(1), random walks) has more power there and widens the interval; fast periodic noise has
-none there and does not. A line's textbook interval would call half of all random walks a leak.
+none there and does not. The textbook interval of a line takes random walks for trends (Granger & Newbold 1974).
 
-Why not one slope per block and Theil-Sen over those: with 8 blocks the same data needs three times the leak, and a
-single step makes a block useless. Measured numbers are in tests/unit/test_verdict_noise.py.
+Why not one slope per block: a single step makes a block useless, and eight numbers say little about the noise. How
+small a leak is found in how much noise was measured, see tests/unit/test_verdict_noise.py.
 """
 
 from __future__ import annotations

@@ -164,6 +164,8 @@ class Engine:
             numbers.append(number)
             if lane.take is not None:
                 lane.take(number, block.size if lane.counts_bytes else 0)
+        if at is not None:
+            at("")
         if depth == self._whole:
             self._refused = 0
         return block, numbers, self._write(block) if block.map is not None and self._touch else b""
@@ -186,6 +188,8 @@ class Engine:
             if lane.give is not None:
                 lane.give(numbers[index])
         block.held.clear()
+        if at is not None:
+            at("")
         if wrong:
             raise Divergence(wrong, self.cycles)
 

@@ -123,6 +123,9 @@ def _grid(jumps: list[Jump], length: int) -> list[Jump]:
         if steps and abs(jump.at - last - steps * period) <= 0.03 * period + 4:
             place, last = place + steps, jump.at
             on[place] = last
+    if len(on) < ALIKE:
+        return []
+    on = _near(jumps, *_middle_line(on))
     if len(on) < max(ALIKE, 0.7 * len(jumps)):
         return []
     period, start = _line(on)
@@ -136,6 +139,24 @@ def _grid(jumps: list[Jump], length: int) -> list[Jump]:
     if not strict:
         places.update(on)
     return [Jump(at, size) for at in places.values()]
+
+
+def _middle_line(on: dict[int, int]) -> tuple[float, float]:
+    """(period, start) by medians over pairs half the run apart: a step that was taken for a tooth does not move it."""
+    pairs, half = list(on.items()), len(on) // 2
+    period = median([(b - a) / (j - i) for (i, a), (j, b) in zip(pairs, pairs[half:], strict=False)])
+    return period, median([at - k * period for k, at in pairs])
+
+
+def _near(jumps: list[Jump], period: float, start: float) -> dict[int, int]:
+    """Tooth -> place of the jump that is nearest to where it should be."""
+    on: dict[int, int] = {}
+    for jump in jumps:
+        k = round((jump.at - start) / period)
+        off = abs(jump.at - start - k * period)
+        if off <= 0.01 * period + 4 and off <= abs(on.get(k, math.inf) - start - k * period):
+            on[k] = jump.at
+    return on
 
 
 def _line(on: dict[int, int]) -> tuple[float, float]:

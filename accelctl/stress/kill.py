@@ -14,6 +14,7 @@ from accelctl.abi.lifecycle import Counter
 from accelctl.errors import AccelError
 from accelctl.model.stressreport import FAIL, INCONCLUSIVE, PASS, SKIP, Outcome, StressReport
 from accelctl.stress.books import books_for
+from accelctl.stress.books.book import one_pass
 from accelctl.stress.crew import Crew, Hang, Killed
 from accelctl.stress.plan import Plan
 from accelctl.stress.run import Dish, Options, menu, spec_for, started
@@ -95,9 +96,10 @@ def _until_back(counters: Sequence[Counter], before: dict[str, int]) -> tuple[fl
 
 def _read(counters: Sequence[Counter]) -> dict[str, int]:
     values = {}
-    for counter in counters:
-        try:
-            values[counter.name] = counter.read()
-        except (OSError, ValueError, AccelError):
-            continue  # it was readable a moment ago; what it shows at another time decides
+    with one_pass():
+        for counter in counters:
+            try:
+                values[counter.name] = counter.read()
+            except (OSError, ValueError, AccelError):
+                continue  # it was readable a moment ago; what it shows at another time decides
     return values

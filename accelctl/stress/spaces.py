@@ -19,21 +19,18 @@ class Climbing:
 
     def __init__(self, inner: AddressSpace, base: int, size: int) -> None:
         self._inner, self._base, self.size = inner, base, size
-        self.mark = self.held = 0
-        """Bytes from the base to the highest end that was ever given out; bytes that are given out now."""
+        self.mark = 0
+        """Bytes from the base to the highest end that was ever given out."""
 
     def alloc(self, size: int, align: int | None = None, owner: str = "") -> int:
         """An address; raises AccelError when there is none."""
         va = self._inner.alloc(size, align, owner)
         self.mark = max(self.mark, va + size - self._base)
-        self.held += size
         return va
 
     def free(self, va: int) -> int:
         """Give back; the bytes."""
-        size = self._inner.free(va)
-        self.held -= size
-        return size
+        return self._inner.free(va)
 
 
 class Spaces:
@@ -54,19 +51,16 @@ class Spaces:
         return space
 
     def counters(self) -> tuple[Counter, ...]:
-        """What is given out now; where nothing is ever reused, how far it has climbed. Nothing before a space was
-        made."""
-        if not self._made:
+        """How far addresses have climbed where none is reused; nothing where they are, and before a space was made.
+
+        What a recycling allocator holds is no book of the kernel's: the ledger has it.
+        """
+        if not self._made or self._kind != "bump":
             return ()
         size = sum(space.size for space in self._made)
-        if self._kind == "bump":
-            return (
-                Counter("address space", "bytes", "file", "highest address given out", self._climbed, False, 0.0, size),
-            )
-        return (Counter("addresses held", "bytes", "file", "our allocator", self._held, capacity=size),)
+        return (
+            Counter("address space", "bytes", "file", "highest address given out", self._climbed, False, 0.0, size),
+        )
 
     def _climbed(self) -> int:
         return sum(space.mark for space in self._made)
-
-    def _held(self) -> int:
-        return sum(space.held for space in self._made)

@@ -1,8 +1,8 @@
 """Slopes and trends that a few wild values cannot carry away.
 
 A least-squares line through eight values of a sawtooth says "+4.76 per iteration" where every low is the same
-(giampaolo/psutil#1757). Medians of slopes and ranks do not, and need no distribution. Pure Python: numpy would triple
-the start-up time of the command; scipy is the oracle in the tests.
+(giampaolo/psutil#1757). Medians of slopes and ranks do not, and need no distribution. Pure Python,
+because this command loads no numpy; scipy is the oracle in the tests.
 """
 
 from __future__ import annotations

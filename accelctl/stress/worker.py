@@ -16,6 +16,7 @@ from accelctl.abi.lifecycle import Counter, Lifecycle, Memory, Session, Target
 from accelctl.abi.lifecycle import Env as Environment
 from accelctl.errors import AccelError, NoDeviceError
 from accelctl.memory.ledger import Ledger
+from accelctl.stress.books.book import one_pass
 from accelctl.stress.engine import Divergence, Engine, UsedUp
 from accelctl.stress.plan import Plan, Step
 
@@ -106,6 +107,8 @@ class LocalWorker:
         except AccelError:
             self.session.close()
             raise
+        self._clock: Callable[[], float] = getattr(self.session, "clock", time.perf_counter)
+        """A simulated device has a time of its own."""
         self._wrong: tuple[str, int] = ("", 0)
         self._ledgers = [Ledger() for _ in range(spec.plan.threads)] if spec.ledger else []
         own = spec.counters(spec.target) if spec.counters else ()
@@ -134,7 +137,7 @@ class LocalWorker:
 
     def run(self, cycles: int) -> Progress:
         """So many cycles, shared among the threads."""
-        begin = time.perf_counter()
+        begin = self._clock()
         before = self._done()
         outcomes: list[tuple[str, int] | BaseException] = []
         if len(self._engines) == 1:
@@ -151,7 +154,7 @@ class LocalWorker:
                 raise outcome
             self._wrong = self._wrong if self._wrong[0] else outcome
         stop, diverged = self._wrong
-        return Progress(self._done() - before, time.perf_counter() - begin, stop, diverged)
+        return Progress(self._done() - before, self._clock() - begin, stop, diverged)
 
     def drain(self) -> None:
         """Release all that is held."""
@@ -181,13 +184,14 @@ class LocalWorker:
     def read(self, *, exact: bool = True) -> dict[str, int | str]:
         """Every counter's value, or the reason why it could not be read. Without ``exact``: only the noisy ones."""
         found: dict[str, int | str] = {}
-        for counter in self._counters:
-            if counter.exact and not exact:
-                continue
-            try:
-                found[counter.name] = counter.read()
-            except (OSError, ValueError, AccelError) as error:
-                found[counter.name] = str(error) or type(error).__name__
+        with one_pass():
+            for counter in self._counters:
+                if counter.exact and not exact:
+                    continue
+                try:
+                    found[counter.name] = counter.read()
+                except (OSError, ValueError, AccelError) as error:
+                    found[counter.name] = str(error) or type(error).__name__
         return found
 
     def idle(self, seconds: float) -> None:

@@ -15,6 +15,7 @@ from accelctl.hal.root import SysRoot
 from accelctl.hal.tree import DirTree, LiveTree
 from accelctl.stress import books
 from accelctl.stress.books import books_for, every_book
+from accelctl.stress.books.book import one_pass
 
 NONE = Target("node:dma_heap/system", "dma_heap", "", "/dev/dma_heap/system")
 CARD = Target("drm:card1", "qxl", "qxl", "/dev/dri/card1", ("/dev/dri/renderD129",))
@@ -152,6 +153,8 @@ def machine(tmp_path: Path) -> Path:
     put(debug / "dri/1/clients", "command  tgid dev master a   uid      magic\n   x  1 0 y y 0 0\n")
     put(debug / "dri/1/qxl_mem_mm", "  size: 100\n  usage: 4096\n")
     put(debug / "dri/1/qxl_buffers", "size 4096, pc 0, num releases 0\n")
+    put(debug / "ttm/buffer_objects", "17\n")
+    put(debug / "ttm/page_pool", "wc\t: 1\n\ntotal\t:       12 of    97000\n")
     put(debug / "dri/0/clients", "command  tgid dev master a   uid      magic\n")
     put(debug / "dri/0/amdgpu_vram_mm", "nonsense\n")
     card = tmp_path / "sys/devices/pci0000:00/0000:03:00.0"
@@ -190,6 +193,7 @@ def test_books_of_a_process(machine: Path) -> None:
 def test_books_of_a_device_and_why_the_others_are_not_there(machine: Path) -> None:
     found, missing = values(machine, CARD)
     assert (found["drm-clients"], found["qxl-vram"], found["qxl-objects"]) == (1, 4096, 1)
+    assert (found["ttm-objects"], found["ttm-pool"]) == (17, 12)
     assert missing["qxl-surfaces"] == "not offered by the driver qxl"
     assert missing["fdinfo"] == "qxl prints no drm lines in fdinfo"
     assert not [name for name in (*found, *missing) if name.startswith(("amdgpu", "mem-", "kfd", "i915"))]
@@ -259,7 +263,7 @@ def test_slabinfo_is_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reasons["slab-kmalloc-64"] == "no permission for proc/slabinfo: root may"
 
 
-def test_noisy_counters_of_one_file_read_it_once() -> None:
+def test_one_pass_reads_a_file_once_and_the_next_one_reads_it_again() -> None:
     reads: list[str] = []
 
     class Counting(LiveTree):
@@ -268,10 +272,22 @@ def test_noisy_counters_of_one_file_read_it_once() -> None:
             return super().read(path, limit)
 
     found = by_name(books_for(NONE, root=SysRoot(Counting()))[0])
-    noisy = [found[name] for name in ("shmem", "slab-unreclaimable")]
-    del reads[:]
-    assert all(counter.read() > 0 and not counter.exact for counter in noisy)
-    assert reads.count("proc/meminfo") <= 1
+    names = ("shmem", "slab-unreclaimable", "maps-drm", "maps-memfd")
+    fd = os.memfd_create("mapped")
+    os.ftruncate(fd, 4096)
+    mappings: list[mmap.mmap] = []
+    for memfds in (0, 1):
+        del reads[:]
+        with one_pass():
+            values = {name: found[name].read() for name in names}
+        assert values["maps-memfd"] == memfds
+        assert sorted(reads) == ["proc/meminfo", "proc/self/maps"]
+        if not mappings:
+            mappings.append(mmap.mmap(fd, 4096))
+    assert found["maps-memfd"].read() == 1
+    mappings.pop().close()
+    os.close(fd)
+    assert found["maps-memfd"].read() == 0  # outside of a pass nothing is remembered
 
 
 def test_a_table_of_all_books() -> None:

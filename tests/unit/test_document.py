@@ -159,17 +159,17 @@ def test_an_empty_machine_is_a_document_too() -> None:
 
 
 def test_a_key_that_is_also_a_folder_moves_into_it() -> None:
-    assert placed(["a", "a/b"]) == {"a": ("a", "value"), "a/b": ("a", "b")}
-    assert placed(["a", "a/b", "a/value"]) == {"a": ("a", "value_"), "a/b": ("a", "b"), "a/value": ("a", "value")}
-    assert placed(["a", "a/value/x"])["a"] == ("a", "value_")
+    assert placed(["a", "a/b"]) == {"a": "a/value", "a/b": "a/b"}
+    assert placed(["a", "a/b", "a/value"]) == {"a": "a/value_", "a/b": "a/b", "a/value": "a/value"}
+    assert placed(["a", "a/value/x"])["a"] == "a/value_"
 
 
 def test_names_that_a_device_has_already_get_an_underscore() -> None:
     assert placed(["id", "id_", "idx", "kind/a"], ("id", "kind")) == {
-        "id": ("id_",),
-        "id_": ("id__",),
-        "idx": ("idx",),
-        "kind/a": ("kind_", "a"),
+        "id": "id_",
+        "id_": "id__",
+        "idx": "idx",
+        "kind/a": "kind_/a",
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from accelctl.abi.rooms import Directory, Room, in_tree, parse_room
+from accelctl.abi.rooms import Directory, Room, in_tree, parse_room, third_party
 from accelctl.errors import UsageError
 from accelctl.hal.root import SysRoot
 from accelctl.hal.tree import MemoryTree
@@ -130,3 +132,94 @@ def test_every_in_tree_room_parses() -> None:
     rooms = in_tree()
     assert len(rooms) >= 30
     assert all(one.name == one.folder.name for one in rooms)
+
+
+# -- plug-ins --
+
+POINTS = "[console_scripts]\nx = x:x\n\n[accelctl.backends]\nzork = zork_chip\n"
+
+
+def install(
+    folder: Path, info: str = "zork_chip-1.0.dist-info", points: str = POINTS, readme: str = "METADATA"
+) -> None:
+    """A distribution with a room, as pip (dist-info) or an old setuptools (egg-info) lays it out."""
+    (folder / info).mkdir(parents=True)
+    (folder / info / readme).write_text("Metadata-Version: 2.1\nName: zork-chip\nVersion: 1.0\n")
+    (folder / info / "entry_points.txt").write_text(points)
+    record = "RECORD" if readme == "METADATA" else "SOURCES.txt"
+    (folder / info / record).write_text("zork_chip/chip.toml,,\n" if record == "RECORD" else "zork_chip/chip.toml\n")
+    (folder / "zork_chip").mkdir()
+    (folder / "zork_chip" / "chip.toml").write_text(MADE_UP)
+
+
+def found(monkeypatch: pytest.MonkeyPatch, *bases: str) -> list[str]:
+    """Names of rooms, and problems, of the distributions on such a search path."""
+    monkeypatch.delenv("ACCELCTL_PLUGINS", raising=False)
+    monkeypatch.setattr("accelctl.abi.rooms.require_trusted", lambda path: None)  # root's tests run in /tmp
+    monkeypatch.setattr(sys, "path", list(bases))
+    rooms, problems = third_party()
+    return [*(room.name for room in rooms), *problems]
+
+
+@pytest.mark.parametrize(
+    ("info", "readme"),
+    [
+        ("zork_chip-1.0.dist-info", "METADATA"),
+        ("zork_chip-1.0.DIST-INFO", "METADATA"),
+        ("zork_chip.egg-info", "PKG-INFO"),
+    ],
+)
+def test_plug_ins_are_found_beside_others(
+    info: str, readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, info, readme=readme)
+    (tmp_path / "other-1.dist-info").mkdir()
+    (tmp_path / "old.egg-info").write_text("Name: old\n")
+    assert found(monkeypatch, "/does/not/exist", str(tmp_path)) == ["zork"]
+
+
+def test_the_working_directory_counts_where_the_search_path_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert found(monkeypatch, "") == ["zork"]
+
+
+def test_an_egg_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    egg = tmp_path / "zork_chip-1.0-py3.egg"
+    install(egg, "EGG-INFO", readme="PKG-INFO")
+    assert found(monkeypatch, str(egg)) == ["zork"]
+
+
+def test_a_zip_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "site")
+    with zipfile.ZipFile(tmp_path / "site.zip", "w") as archive:
+        for file in (tmp_path / "site").rglob("*"):
+            archive.write(file, file.relative_to(tmp_path / "site"))
+    (line,) = found(monkeypatch, str(tmp_path / "site.zip"))
+    assert line.startswith("plug-in zork: ")  # it is seen; its chip.toml is no file of its own
+
+
+def test_another_finder_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Finder:
+        @staticmethod
+        def find_distributions(context: object) -> list[object]:
+            asked.append(context)
+            return []
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert found(monkeypatch) == []
+    assert len(asked) == 1
+
+
+def test_without_a_plug_in_the_metadata_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, points="[console_scripts]\nx = x:x\n")
+
+    def refuse(**_: object) -> None:
+        raise AssertionError("asked for nothing")
+
+    monkeypatch.setattr("importlib.metadata.entry_points", refuse)
+    assert found(monkeypatch, str(tmp_path), "/does/not/exist", "\0") == []

@@ -123,7 +123,7 @@ class Device:
             self._base.unmap(kept[0])
 
     def _power_off(self) -> None:
-        """Nobody has the node open: what was leaked in it goes; with the last user of its memory the VRAM does too."""
+        """When nobody has the node open, what was leaked in it goes; with the last user of its memory the VRAM too."""
         if self.files:
             return
         self._forget_kept()
@@ -157,13 +157,14 @@ class Device:
     def unmap(self, mapping: Mapped) -> None:
         """munmap(2). BufferError while a view is alive."""
         kept = self.maps[id(mapping)]
-        if self._skips("cpu_map"):
+        if self._leaks and self._skips("cpu_map"):
             self.kept_maps.append(kept)
         else:
             self._base.unmap(mapping)
             self._drop_map(kept[1])
         del self.maps[id(mapping)]
-        self._power_off()
+        if not self.files:
+            self._power_off()
 
     def _drop_map(self, shared: Shared) -> None:
         shared.file.cpu_maps -= 1

@@ -34,7 +34,7 @@ from accelctl.backends.sim.driver import SimSyscalls
 from accelctl.backends.sim.options import SimOptions, parse
 from accelctl.hal.devfile import PAGE, SYSCALLS, DevFile, File, Syscalls
 
-VA_BASE, VA_SIZE = 1 << 21, 1 << 38
+VA_BASE = 1 << 21
 TICK_S = 5e-6
 """Seconds of a tick: about what one call costs here, so that simulated times look like those of a machine."""
 FOREVER = (1 << 48) - 1
@@ -56,11 +56,13 @@ class SimSession(Session):
         self.file, self.options = file, options
         self.rings: list[Closable] = []
         self.vm = number(file, uapi.VM_CREATE, "vm")
-        space = env.space(VA_BASE, VA_SIZE, PAGE)
+        space = env.space(VA_BASE, options.va_bytes, PAGE)
         if "va" in options.leak:
             space = _Forgetful(space, options.leak["va"])
+        self.cycles = 0
+        """Blocks that were begun: how often the first stage of a lifecycle was tried."""
+        self._left, self._idled = 0.0, 0
         self.lifecycles = _lifecycles(self, env, space)
-        self._left = 0.0
 
     def counters(self) -> tuple[Counter, ...]:
         """What this file has, exactly; and VRAM in use, with all that others do to it."""
@@ -76,22 +78,33 @@ class SimSession(Session):
             partial(self._count, len(found)),
             exact=False,
         )
-        return (noisy,) if self.options.books == "noisy" else (*found, noisy)
+        return (noisy,) if self.options.books == "device" else (*found, noisy)
 
     def _count(self, index: int) -> int:
         return number(self.file, uapi.COUNT, "value", counter=index)
 
     def census(self) -> dict[str, int]:
-        """What the driver still has of this file. With ``books=noisy`` nothing is told."""
+        """What the driver still has of this file. With ``books=device`` nothing is told."""
         self._close_rings()
         found = uapi.SWEEP.layout.unpack(ask(self.file, uapi.SWEEP))
-        return {} if self.options.books == "noisy" else dict(zip(uapi.COUNTERS, found.values(), strict=False))
+        return {} if self.options.books == "device" else dict(zip(uapi.COUNTERS, found.values(), strict=False))
 
     def idle(self, seconds: float) -> None:
         """Let so much of the device's time pass, at once. What is less than a tick is kept for the next time."""
-        ticks = self._left + seconds / TICK_S
-        self._left = ticks % 1
-        ask(self.file, uapi.IDLE, ticks=int(ticks))
+        self._idle_ticks(seconds / TICK_S)
+
+    def idle_cycles(self, cycles: float) -> None:
+        """Let as much of the device's time pass as so many cycles have taken on average so far: unlike seconds of a
+        wall clock that is the same in every run. Nothing before the first cycle."""
+        busy = number(self.file, uapi.INFO, "ticks") - self._idled
+        self._idle_ticks(cycles * busy / max(1, self.cycles))
+
+    def _idle_ticks(self, ticks: float) -> None:
+        ticks += self._left
+        whole = int(ticks)
+        self._left = ticks - whole
+        ask(self.file, uapi.IDLE, ticks=whole)
+        self._idled += whole
 
     def clock(self) -> float:
         """Seconds of device time. Who compares cycling with idling measures both with this: idle time is the device's
@@ -131,11 +144,23 @@ def _lifecycles(session: SimSession, env: Env, space: AddressSpace) -> tuple[Lif
     file = session.file
     sizes = Sizes(PAGE, max(PAGE, session.options.vram_bytes // 4 // PAGE * PAGE))
     va, thing, gpu = va_stage(space, PAGE, "sim"), _object(file), _gpu_map(file, session.vm)
+    begin = _counted(session, va)
     return (
-        Lifecycle("vram", (va, thing, gem.map_stage(file), gpu), sizes),
-        Lifecycle("export", (thing, _export(file, env.syscalls), gem.own_map_stage()), sizes),
-        Lifecycle("queue", (va, thing, gpu, _queue(file), _job(file)), sizes),
+        Lifecycle("vram", (begin, thing, gem.map_stage(file), gpu), sizes),
+        Lifecycle("export", (_counted(session, thing), _export(file, env.syscalls), gem.own_map_stage()), sizes),
+        Lifecycle("queue", (begin, thing, gpu, _queue(file), _job(file)), sizes),
     )
+
+
+def _counted(session: SimSession, first: Stage) -> Stage:
+    """The first stage of a lifecycle; trying it begins a cycle."""
+    inner = first.acquire
+
+    def acquire(block: Block) -> int:
+        session.cycles += 1
+        return inner(block)
+
+    return first._replace(acquire=acquire)
 
 
 def _object(file: File) -> Stage:

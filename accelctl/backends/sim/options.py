@@ -41,6 +41,8 @@ class SimOptions(NamedTuple):
     """How the chip behaves. Sizes in bytes, times in ticks."""
 
     vram_bytes: int = 1 << 30
+    va_bytes: int = 1 << 38
+    """Device addresses that a VM has."""
     seed: int = 1
     leak: Mapping[str, int] = {}
     """Stage -> every so many releases are acknowledged and not done."""
@@ -61,7 +63,7 @@ class SimOptions(NamedTuple):
     lost: int = 0
     """Tick at which the device dies; 0: it does not."""
     books: str = "all"
-    """noisy: the session tells nothing but the device-wide counter."""
+    """device: the session tells nothing but the device-wide counter, which is noisy."""
 
 
 def parse(options: Mapping[str, str]) -> SimOptions:
@@ -95,7 +97,7 @@ def _between(low: int, high: int, read: Callable[[str, str], int] = quantity.cou
     return reader
 
 
-def _vram(option: str, text: str) -> int:
+def _pages(option: str, text: str) -> int:
     value = _between(PAGE, MOST_VRAM, quantity.size_bytes)(option, text)
     if value % PAGE:
         raise _wrong(option, text, f"whole pages of {PAGE} bytes")
@@ -147,7 +149,7 @@ def _noise(option: str, text: str) -> tuple[NoiseSpec, ...]:
             raise _wrong(option, text, "none, ar1:SIGMA[,PHI], steps:SIZE[,EVERY] or sawtooth:HEIGHT[,PERIOD]")
         default, least = NOISES[kind]
         value = _real(option, other) if other else default
-        if value < least or (kind == "ar1" and value >= 1) or value > MOST_TICKS:
+        if not least <= value <= MOST_TICKS or (kind == "ar1" and value >= 1):  # written so that NaN is refused too
             right = "a correlation from 0 to below 1" if kind == "ar1" else f"at least {least:g} ticks"
             raise _wrong(option, text, right)
         found.append(NoiseSpec(kind, _between(0, MOST_VRAM, quantity.size_bytes)(option, size), value))
@@ -174,13 +176,14 @@ def _steps(option: str, text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _books(option: str, text: str) -> str:
-    if text not in ("all", "noisy"):
-        raise _wrong(option, text, "all or noisy")
-    return text
+    if text not in ("all", "device", "noisy"):
+        raise _wrong(option, text, "all or device")
+    return "all" if text == "all" else "device"
 
 
 _READERS: dict[str, Callable[[str, str], Any]] = {
-    "vram_bytes": _vram,
+    "vram_bytes": _pages,
+    "va_bytes": _pages,
     "seed": _between(0, 1 << 62),
     "leak": _leak,
     "fail": _fail,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
 from typing import NamedTuple
 
 from accelctl.abi.lifecycle import Counter, Target
@@ -15,7 +16,6 @@ from accelctl.hal.root import SysRoot
 LIMIT = 32 << 20
 """Bytes; maps of a process with 65536 mappings have about 8 MiB."""
 DEBUGFS = "sys/kernel/debug"
-_FRESH_S = 0.01
 
 
 class Unreadable(NamedTuple):
@@ -34,7 +34,7 @@ class Place:
 
     def __init__(self, root: SysRoot, target: Target, pid: int | None = None) -> None:
         self.root, self.target, self.pid = root, target, pid
-        self._shared: dict[str, tuple[float, dict[str, int]]] = {}
+        self._shared: dict[str, tuple[int, Mapping[str, int]]] = {}
 
     def text(self, path: str) -> str:
         """A file's text. OSError where it cannot be read, ValueError where it is too long to be read whole."""
@@ -48,13 +48,31 @@ class Place:
             raise ValueError(f"{path}: longer than {LIMIT} bytes")
         return text
 
-    def shared(self, path: str, parse: Callable[[str], dict[str, int]]) -> dict[str, int]:
-        """The numbers of a file that many noisy counters read: at most 10 ms old, because slabinfo takes 0.4 ms."""
-        now = time.monotonic()
-        known = self._shared.get(path)
-        if known is None or now - known[0] > _FRESH_S:
-            known = self._shared[path] = (now, parse(self.text(path)))
+    def shared(self, path: str, parse: Callable[[str], Mapping[str, int]]) -> Mapping[str, int]:
+        """The numbers of a file that many counters read, once a pass: slabinfo takes 0.4 ms, maps 1.5."""
+        return self.once(path, lambda: parse(self.text(path)))
+
+    def once(self, key: str, make: Callable[[], Mapping[str, int]]) -> Mapping[str, int]:
+        """What ``make`` says; within :func:`one_pass` it is asked once."""
+        number = _passes[-1]
+        known = self._shared.get(key)
+        if known is None or not number or known[0] != number:
+            known = self._shared[key] = (number, make())
         return known[1]
+
+
+_passes = [0]
+_numbers = count(1)
+
+
+@contextmanager
+def one_pass() -> Iterator[None]:
+    """Counters that are read in here are of one moment: what several of them rest on is read once."""
+    _passes.append(next(_numbers))
+    try:
+        yield
+    finally:
+        _passes.pop()
 
 
 class Book(NamedTuple):

@@ -34,11 +34,11 @@ _OWN = ("anon", "other")
 
 
 def _fds(kind: str) -> Callable[[Place], int]:
-    return lambda place: fdinfo.count(place.root, place.pid, kind)
+    return lambda place: place.once("fds", lambda: fdinfo.counts(place.root, place.pid))[kind]
 
 
 def _maps(kind: str) -> Callable[[Place], int]:
-    return lambda place: fdinfo.parse_maps(place.text(f"{fdinfo.of(place.pid)}/maps"))[kind]
+    return lambda place: place.shared(f"{fdinfo.of(place.pid)}/maps", fdinfo.parse_maps)[kind]
 
 
 def _status(field: str) -> Callable[[Place], int]:

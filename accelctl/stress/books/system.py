@@ -73,6 +73,8 @@ BOOKS: tuple[Book, ...] = (
          lambda place: bookfile.closing_total(place.text(_BUFINFO))[0]),
     _row("dmabuf-all-bytes", "bytes", _BUFINFO, "their bytes",
          lambda place: bookfile.closing_total(place.text(_BUFINFO))[1]),
+    _row("ttm-objects", "objects", f"{DEBUGFS}/ttm/buffer_objects", "objects of all TTM drivers, handle or not",
+         lambda place: bookfile.number(place.text(f"{DEBUGFS}/ttm/buffer_objects")), 1.0),
     _row("ttm-pool", "pages", f"{DEBUGFS}/ttm/page_pool", "pages that TTM keeps for later: a cache, no leak", _pools),
     _row("shmem", "bytes", f"{_MEMINFO} Shmem", "pages of GEM objects in shmem, memfds, tmpfs", _meminfo("Shmem")),
     _row("slab-unreclaimable", "bytes", f"{_MEMINFO} SUnreclaim", "kernel objects", _meminfo("SUnreclaim"), _RCU_S),

@@ -103,6 +103,8 @@ def nodes(driver: str) -> list[str]:
 def target_of(chip: str) -> Target:
     if chip in CARDS:
         return Target(chip, chip, CARDS[chip], nodes(CARDS[chip])[0])
+    if chip == "prime":
+        return Target(chip, chip, "virtio_gpu", nodes("virtio_gpu")[0], (nodes("vgem")[0],))
     node = {"dma_heap": "/dev/dma_heap/system", "udmabuf": "/dev/udmabuf", "iommufd": "/dev/iommu"}[chip]
     return Target(chip, chip, "", node, (nodes("vgem")[0],) if chip in FDS else ())
 

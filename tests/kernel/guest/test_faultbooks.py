@@ -335,20 +335,3 @@ def test_a_worker_is_what_the_oom_killer_takes() -> None:
         limits.worker()
         os._exit(Path("/proc/self/oom_score_adj").read_text(encoding="ascii").strip() == "1000")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-
-
-def test_zz_facts() -> None:
-    lines = []
-    for chip in ("vgem", "qxl", "virtio_gpu", "bochs"):
-        target = target_of(chip)
-        with opened(target) as session:
-            cycle(life_of(session, "dumb"), 3)
-            found, missing = books_for(target)
-            lines.append(f"{chip} {target.node}: " + ", ".join(f"{c.name}={c.read()}" for c in found if c.scope != "process" or c.read()))
-            lines += [f"   - {m.name}: {m.reason}" for m in missing]
-        folder = DEBUG / f"dri/{target.node.removeprefix('/dev/dri/card')}"
-        lines.append(f"   {sorted(os.listdir(folder))}")
-    lines.append(str(os.listdir(DEBUG / "dri")) + str(os.listdir(DEBUG / "ttm")))
-    target = Target("kfd", "amdgpu", "amdgpu", "/dev/kfd")
-    lines.append(str(books_for(target)[1]))
-    raise AssertionError("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Every fault point inside every call of two drivers, by the kernel's own fault injection, and what each leaves behind.
+"""Every fault point inside every call of every proven driver, by the kernel's own fault injection: what is left?
 
 The door's sweep runs beside it: what a lost answer strands at the door must be what a failed copy-out strands inside.
 """
@@ -29,7 +29,10 @@ __all__ = ["nothing_open"]  # used by every test here
 pytestmark = needs("debug")
 
 DEBUGFS = Path("/sys/kernel/debug")
-LIVES = [("vgem", "dumb"), ("virtio_gpu", "dumb")]
+CHIPS = ["vgem", "vkms", "bochs", "qxl", "virtio_gpu", "dma_heap", "udmabuf", "iommufd", "prime"]
+TABLE: list[tuple[str, PointTotals]] = []
+"""All rows, for the table that the last test prints (docs/stress-sweeps.md keeps it)."""
+LOST: list[kmemleak.Entry] = []
 
 
 @pytest.fixture(autouse=True)
@@ -68,35 +71,62 @@ def test_the_knobs_are_understood() -> None:
     name.write_text("N", encoding="ascii")
 
 
-@pytest.mark.parametrize(("chip", "life"), LIVES)
-def test_the_door_sweep(chip: str, life: str) -> None:
+def lives(chip: str) -> list[str]:
+    """Lifecycles that this kernel offers."""
+    memory = registry.load(chip).memory
+    assert memory is not None
+    session = memory.open(target_of(chip), Env(space=space))
+    try:
+        return [life.name for life in session.lifecycles if not life.unsupported]
+    finally:
+        session.close()
+
+
+def test_lost_memory_before() -> None:
+    """kmemleak's baseline: what is listed now is not ours."""
+    LOST.extend(kmemleak.search())
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_door_sweep(chip: str) -> None:
     """No call that is not made leaves anything; a lost answer strands what it told of until close, never longer."""
     memory = registry.load(chip).memory
     assert memory is not None
-    rows = sweep_door(memory, target_of(chip), life, environment, own_counts, show)
-    show("\n".join(lines(rows)))
-    assert [row for row in rows if row.leaked] == []
-    assert of(rows, "object", "door-before")[3:6] == (1, 1, 0)
-    assert of(rows, "object", "door-after")[3:6] == (1, 0, 1)
-    assert of(rows, "-object", "door-after")[3:6] == (1, 1, 0)
+    for life in lives(chip):
+        rows = sweep_door(memory, target_of(chip), life, environment, own_counts, show)
+        show("\n".join(lines(rows)))
+        TABLE.extend((chip, row) for row in rows)
+        assert [row for row in rows if row.leaked] == []
+        assert all(row.points == row.balanced + row.stranded for row in rows)
+        first = rows[0].stage
+        assert of(rows, first, "door-before").balanced == of(rows, first, "door-before").points > 0
 
 
-@pytest.mark.parametrize(("chip", "life"), LIVES)
-def test_the_kernel_sweep(chip: str, life: str) -> None:
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_kernel_sweep(chip: str) -> None:
     """Creating an object passes many points. The one that fails the copy of the answer leaves a handle that nobody was
     told of; it goes with the file. Whatever outlives that would be a defect of the driver."""
     memory = registry.load(chip).memory
     assert memory is not None
-    lost = kmemleak.search()
-    rows = sweep_kernel(memory, target_of(chip), life, environment, own_counts, show)
-    show("\n".join(lines(rows)))
-    made = of(rows, "object", "kernel")
-    assert made.points >= 10
-    assert made.balanced >= made.points - 2
-    assert made.stranded >= 1
-    assert "EFAULT" in made.detail[-1]
-    assert of(rows, "cpu_map", "kernel").points >= 3
-    assert [row for row in rows if row.leaked] == []
-    found = kmemleak.sort_out(lost, kmemleak.search(), {os.getpid(), threading.get_native_id()})
+    for life in lives(chip):
+        rows = sweep_kernel(memory, target_of(chip), life, environment, own_counts, show)
+        show("\n".join(lines(rows)))
+        TABLE.extend((chip, row) for row in rows)
+        assert sum(row.points for row in rows) >= 5
+        assert all(row.points == row.balanced + row.stranded + row.leaked for row in rows)
+        assert [row for row in rows if row.leaked] == []
+    if chip in ("vgem", "virtio_gpu"):
+        made = next(row for name, row in TABLE if (name, row.stage, row.kind) == (chip, "object", "kernel"))
+        assert made.points >= 10
+        assert made.stranded >= 1
+        assert "EFAULT" in made.detail[-1]
+
+
+def test_lost_memory_after_and_the_table() -> None:
+    """Nothing that our calls allocated was lost for good, at any fault point."""
+    found = kmemleak.sort_out(LOST, kmemleak.search(), {os.getpid(), threading.get_native_id()})
     show("\n".join(str(entry) for entry in (*found.ours, *found.others)))
+    for chip, row in TABLE:
+        cells = (chip, row.lifecycle, row.stage, row.kind, row.points, row.balanced, row.stranded, row.leaked)
+        show("TABLE | " + " | ".join(map(str, cells)) + " |")
     assert found.ours == ()
