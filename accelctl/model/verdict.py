@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 class Samples(Sequence[Sample]):
-    """Samples in columns: 25 bytes each instead of some 160, because a noisy counter is read tens of thousands of times."""
+    """Samples in columns: 25 bytes each instead of some 160: a noisy counter is read tens of thousands of times."""
 
     __slots__ = ("_blocks", "_cycles", "_seconds", "_values")
 

@@ -20,6 +20,7 @@ from accelctl.abi.lifecycle import FD, VA, Stage
 from accelctl.model.verdict import (
     CACHE,
     CLEAN,
+    CYCLE,
     FOREIGN,
     IDLE,
     INCONCLUSIVE,
@@ -44,6 +45,8 @@ PAGE = 4096
 PLAUSIBLE = 1e30
 """No kernel counter is that large (64 bit: 1.8e19); sums of readings below it stay finite."""
 
+QUIET_IDLE = 32
+"""Idle readings that show that nothing moves by itself."""
 Run = tuple[int, float]
 """Cycles of one run, and what was left afterwards."""
 
@@ -141,6 +144,24 @@ def _rounds(series: Series, points: Sequence[Sample], stages: Sequence[Stage], g
     return _open(series, why, "idle blocks between the cycling ones (20,000 cycles)", warm)
 
 
+def _quiet_rounds(samples: Sequence[Sample]) -> list[Sample]:
+    """Where no idle reading differs from the one before it, nobody else moves the counter: the reading before the first
+    cycling block and the last one of each. Empty: it is noisy, or there is too little to say so."""
+    idle = 0
+    ends: list[Sample] = []
+    for before, now in itertools.pairwise(samples):
+        if now.block == IDLE:
+            idle += 1
+            if before.block == IDLE and now.value != before.value:
+                return []
+        starts = now.block == CYCLE and before.block != CYCLE and not ends
+        if starts or (before.block == CYCLE and now.block != CYCLE):
+            ends.append(before)
+    if samples and samples[-1].block == CYCLE:
+        ends.append(samples[-1])
+    return ends if idle >= QUIET_IDLE and len(ends) > refleak.ROUNDS else []
+
+
 def _warmup(changes: Sequence[float]) -> int:
     """Rounds at the start that are unlike the later half; at most half of all."""
     later = changes[len(changes) // 2 :]
@@ -155,6 +176,9 @@ def _noisy(
     series: Series, samples: Sequence[Sample], stages: Sequence[Stage], granule: float, resolve: float
 ) -> Judgement:
     """Cycling against idle."""
+    ends = _quiet_rounds(samples)
+    if ends:
+        return _rounds(series, ends, stages, granule)._replace(exact=False)
     found = contrast(samples)
     warm = next((sample.cycles for sample in samples if sample.block != WARMUP), 0) - samples[0].cycles
     if isinstance(found, str):

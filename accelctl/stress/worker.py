@@ -172,14 +172,16 @@ class LocalWorker:
 
     def turn(self, cycles: int) -> tuple[Progress, dict[str, int | str]]:
         """Cycles, everything released, and what the noisy counters say then: one command, because it is given often."""
+        begin = self._clock()
         progress = self.run(cycles)
         self.drain()
-        return progress, self.read(exact=False)
+        return progress._replace(seconds=self._clock() - begin), self.read(exact=False)
 
     def rest(self, seconds: float) -> tuple[Progress, dict[str, int | str]]:
         """The same without cycles."""
+        begin = self._clock()
         self.idle(seconds)
-        return Progress(0, seconds), self.read(exact=False)
+        return Progress(0, self._clock() - begin), self.read(exact=False)
 
     def read(self, *, exact: bool = True) -> dict[str, int | str]:
         """Every counter's value, or the reason why it could not be read. Without ``exact``: only the noisy ones."""

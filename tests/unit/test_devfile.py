@@ -183,10 +183,11 @@ class Interrupted(Syscalls):
         self.codes = list(codes)
         self.calls = 0
 
-    def ioctl(self, fd: int, number: int, argument: bytearray) -> int:
+    def ioctl(self, fd: int, number: int, argument: bytearray | int) -> int:
         self.calls += 1
         if self.codes:
             raise OSError(self.codes.pop(0), "try again")
+        assert isinstance(argument, bytearray)
         argument[:] = b"done"
         return 0
 

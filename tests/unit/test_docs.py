@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("command", commands())
 def test_a_command_in_the_documents_works(command: str) -> None:
-    done = run_cli(*command.split()[1:])
+    done = run_cli(*shlex.split(command)[1:])
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout
     assert "Traceback" not in done.stderr

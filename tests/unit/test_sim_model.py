@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import resource
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -219,6 +221,23 @@ def test_small_runs_that_wait_are_found_when_nothing_else_is_left() -> None:
         vram.drop(thing)
     assert vram.take(32, None).start == things[2].start
     assert parse({}).vram_bytes == 1 << 30
+
+
+def test_threads_may_call_at_once() -> None:
+    """`export`, because the address space of the others has no lock of its own; of more pages than may wait on a list,
+    because the map of holes is where threads would meet."""
+    sim = open_sim()
+    before, size = sys.getswitchinterval(), (Vram.SMALL + 1) * PAGE
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(sim.cycles, "export", 400, size) for _ in range(4)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(before)
+    sim.device.check()
+    assert sim.counts() == dict.fromkeys(uapi.COUNTERS, 0)
+    sim.session.close()
 
 
 @pytest.mark.slow

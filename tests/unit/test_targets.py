@@ -9,6 +9,8 @@ from accelctl.hal.root import SysRoot
 from accelctl.hal.tree import MemoryTree, NodeStat
 from accelctl.model.device import Device
 from accelctl.model.reading import Reading
+from accelctl.probes import holders as probe_holders
+from accelctl.probes import scan as probe_scan
 from accelctl.stress import targets
 from accelctl.stress.targets import Allowed, Found
 
@@ -34,7 +36,7 @@ def device(identity: str, **facts: object) -> Device:
 
 
 def found(monkeypatch: pytest.MonkeyPatch, devices: list[Device], allowed: Allowed = NOTHING_LIFTED) -> Found:
-    real = targets.look
+    real = probe_scan.look
 
     def look(root: SysRoot) -> object:
         scan = real(root)
@@ -43,7 +45,7 @@ def found(monkeypatch: pytest.MonkeyPatch, devices: list[Device], allowed: Allow
 
     monkeypatch.setattr(targets, "look", look)
     monkeypatch.setattr(targets, "_add_plain_nodes", lambda scan: None)
-    monkeypatch.setattr(targets.holders, "describe", lambda scan: None)
+    monkeypatch.setattr(probe_holders, "describe", lambda scan: None)
     return targets.find(SysRoot(MemoryTree("empty")), allowed)
 
 

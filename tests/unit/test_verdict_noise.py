@@ -7,10 +7,11 @@ The noise is counted in objects, as is the leak, and all of it at once:
 - a sawtooth of 100 to 400 objects, one tooth in 100 to 12,000 readings;
 - growth of others, 200 objects during the run: ten times what the leak adds.
 
-One object in 1,000 cycles adds 19 during the 19,000 cycles that are measured (1,000 of the 20,000 are warm-up). Measured
-with seeds that nothing was tuned on, leaks named by AR(1) noise: 8 objects 400 of 400, 10 objects 397 of 400, 15 objects
-183 of 200, 20 objects 136 of 200; of 500 clean runs with 10 objects none was called a leak. What is missed is inconclusive or "not ours" with what
-would decide it, never clean. Noise with a longer memory counts by its long-run size: sigma * sqrt((1 + r) / (1 - r)).
+One object in 1,000 cycles adds 19 during the 19,000 cycles that are measured (1,000 of the 20,000 are warm-up).
+Measured with seeds that nothing was tuned on, leaks named by AR(1) noise: 8 objects 400 of 400, 10 objects 397 of 400,
+15 objects 183 of 200, 20 objects 136 of 200; of 500 clean runs with 10 objects none was called a leak. What is missed
+is inconclusive or "not ours" with what would decide it, never clean. Noise with a longer memory counts by its long-run
+size: sigma * sqrt((1 + r) / (1 - r)).
 """
 
 import gc

@@ -195,8 +195,8 @@ def peer_stages(peer: _Device) -> tuple[Stage, ...]:
         return handle
 
     def drop(block: Block) -> None:
-        imported, block.extra = block.extra, None
-        gem.close_handle(peer.file, imported.handle)
+        gem.close_handle(peer.file, block.extra.handle)
+        block.extra = None  # only now: after a failure it can be tried again
 
     def reserve(block: Block) -> int:
         block.extra.address = peer.space.alloc(block.size, peer.granule, "amdgpu")

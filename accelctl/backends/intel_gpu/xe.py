@@ -203,8 +203,8 @@ def vm_stage(device: _Device) -> Stage:
         return int(block.extra)
 
     def release(block: Block) -> None:
-        vm, block.extra = block.extra, None
-        device.vm_destroy(vm)
+        device.vm_destroy(block.extra)
+        block.extra = None  # only now: after a failure it can be tried again
 
     return Stage("vm", HANDLE, acquire, release, "XE_VM_CREATE / XE_VM_DESTROY")
 

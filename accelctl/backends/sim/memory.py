@@ -97,7 +97,7 @@ class SimSession(Session):
         """Let as much of the device's time pass as so many cycles have taken on average so far: unlike seconds of a
         wall clock that is the same in every run. Nothing before the first cycle."""
         busy = number(self.file, uapi.INFO, "ticks") - self._idled
-        self._idle_ticks(cycles * busy / max(1, self.cycles))
+        self._idle_ticks(cycles * busy / self.cycles if self.cycles else 0.0)
 
     def _idle_ticks(self, ticks: float) -> None:
         ticks += self._left

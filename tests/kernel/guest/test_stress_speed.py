@@ -29,7 +29,7 @@ from .helpers import needs
 
 CREATE_DUMB, MAP_DUMB, GEM_CLOSE = 0xC02064B2, 0xC01064B3, 0x40086409
 PLAN = Plan(seed=2, hold=1, partial=0, sizes="page", order="reverse", bytes_limit=MIB)
-CYCLES, PAIRS, LIMIT = 300, 9, 1.5
+CYCLES, PAIRS, LIMIT = 500, 9, 1.5
 CHIPS = ["vgem", "virtio_gpu", "qxl"]
 
 

@@ -30,6 +30,8 @@ pytestmark = needs("debug")
 
 DEBUGFS = Path("/sys/kernel/debug")
 CHIPS = ["vgem", "vkms", "bochs", "qxl", "virtio_gpu", "dma_heap", "udmabuf", "iommufd", "prime"]
+RESULTS = os.environ.get("ACCELCTL_GUEST_RESULTS", "")
+"""Read before the fixtures clean the environment; what is written beside it reaches the host."""
 TABLE: list[tuple[str, PointTotals]] = []
 """All rows, for the table that the last test prints (docs/stress-sweeps.md keeps it)."""
 LOST: list[kmemleak.Entry] = []
@@ -69,6 +71,29 @@ def test_the_knobs_are_understood() -> None:
     name.write_text("Y", encoding="ascii")
     assert knobs(open_root("/")) == f"echo N > {name}"
     name.write_text("N", encoding="ascii")
+
+
+KNOWN = "PRIME_HANDLE_TO_FD, export call 1"
+"""A defect that this sweep found in 6.12: the descriptor is installed before the answer is copied out, so a copy that
+fails (EFAULT) leaves an open dma-buf behind that the caller was never told of. It outlives the close of the device, and
+ends with the process. dma-heap's ioctl, which gives out a descriptor in the same way, takes it back."""
+
+
+def leaked(rows: list[PointTotals]) -> list[str]:
+    """Reproducers of what outlived the close, known defects left out; those are given back here."""
+    found = [text for row in rows if row.leaked for text in row.detail if "after close:" in text]
+    strays = [name for name in os.listdir("/proc/self/fd") if _link(name).startswith("/dmabuf:")]
+    assert len(strays) == sum(KNOWN in text for text in found)
+    for name in strays:
+        os.close(int(name))
+    return [text for text in found if KNOWN not in text]
+
+
+def _link(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{name}")
+    except OSError:
+        return ""
 
 
 def lives(chip: str) -> list[str]:
@@ -114,7 +139,8 @@ def test_the_kernel_sweep(chip: str) -> None:
         TABLE.extend((chip, row) for row in rows)
         assert sum(row.points for row in rows) >= 5
         assert all(row.points == row.balanced + row.stranded + row.leaked for row in rows)
-        assert [row for row in rows if row.leaked] == []
+        assert leaked(rows) == []
+        assert sum(row.leaked for row in rows) == sum(row.stage == "export" for row in rows)
     if chip in ("vgem", "virtio_gpu"):
         made = next(row for name, row in TABLE if (name, row.stage, row.kind) == (chip, "object", "kernel"))
         assert made.points >= 10
@@ -126,7 +152,10 @@ def test_lost_memory_after_and_the_table() -> None:
     """Nothing that our calls allocated was lost for good, at any fault point."""
     found = kmemleak.sort_out(LOST, kmemleak.search(), {os.getpid(), threading.get_native_id()})
     show("\n".join(str(entry) for entry in (*found.ours, *found.others)))
-    for chip, row in TABLE:
-        cells = (chip, row.lifecycle, row.stage, row.kind, row.points, row.balanced, row.stranded, row.leaked)
-        show("TABLE | " + " | ".join(map(str, cells)) + " |")
+    text = [
+        f"| {chip} | {r.lifecycle} | {r.stage} | {r.kind} | {r.points} | {r.balanced} | {r.stranded} | {r.leaked} |\n"
+        for chip, r in TABLE
+    ]
+    if RESULTS:
+        Path(RESULTS).with_name("sweep-table.txt").write_text("".join(text), encoding="utf-8")
     assert found.ours == ()
