@@ -40,7 +40,7 @@ COMMANDS: dict[str, Row] = {
     "stress": Row(
         "accelctl.commands.stress",
         "stress",
-        "allocate, map and free on a device, and find what does not come back",
+        "allocate, map and free on a device: does it all come back?",
         _WORK,
     ),
     "explain": Row(

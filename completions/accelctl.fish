@@ -24,7 +24,7 @@ complete -c accelctl -n '__fish_seen_subcommand_from watch' -l duration -x -d 's
 complete -c accelctl -n '__fish_seen_subcommand_from watch' -l no-kmsg -d 'do not read faults from the kernel log'
 complete -c accelctl -n '__fish_seen_subcommand_from watch' -l poll -d 'look at sysfs every 2 s instead of waiting for events'
 complete -c accelctl -n '__fish_seen_subcommand_from watch' -s h -l help -d 'Show this message and exit.'
-complete -c accelctl -n 'not __fish_seen_subcommand_from probe watch stress explain capture completion help' -a stress -d 'allocate, map and free on a device, and find what does not come back'
+complete -c accelctl -n 'not __fish_seen_subcommand_from probe watch stress explain capture completion help' -a stress -d 'allocate, map and free on a device: does it all come back?'
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l device -x -d 'the device; may be given several times, the first that fits'
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l peer -x -d 'a second device that imports what the first one exports'
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l lifecycle -x -d 'only this one; may be given several times'

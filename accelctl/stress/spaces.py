@@ -6,6 +6,8 @@ runtimes do: the run then shows what that costs, in cycles until an almost empty
 
 from __future__ import annotations
 
+import threading
+
 from accelctl.abi.lifecycle import AddressSpace, Counter
 from accelctl.errors import UsageError
 from accelctl.memory.bump import Bump
@@ -19,18 +21,22 @@ class Climbing:
 
     def __init__(self, inner: AddressSpace, base: int, size: int) -> None:
         self._inner, self._base, self.size = inner, base, size
+        self._lock = threading.Lock()
+        """Threads share the session, and no allocator of ours locks."""
         self.mark = 0
         """Bytes from the base to the highest end that was ever given out."""
 
     def alloc(self, size: int, align: int | None = None, owner: str = "") -> int:
         """An address; raises AccelError when there is none."""
-        va = self._inner.alloc(size, align, owner)
-        self.mark = max(self.mark, va + size - self._base)
+        with self._lock:
+            va = self._inner.alloc(size, align, owner)
+            self.mark = max(self.mark, va + size - self._base)
         return va
 
     def free(self, va: int) -> int:
         """Give back; the bytes."""
-        return self._inner.free(va)
+        with self._lock:
+            return self._inner.free(va)
 
 
 class Spaces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 import accelctl
 from accelctl.model.device import Device
-from accelctl.model.reading import IDENTITY, STABLE, VOLATILE, Reading, absent
+from accelctl.model.reading import IDENTITY, STABLE, VOLATILE, Absence, Reading, absent
 from accelctl.model.report import Report
 from accelctl.render.document import document, dumps, placed, pointer, resolve
 from tests.reports import finding, full_machine, gpu, read, report, volatile
@@ -153,6 +154,15 @@ def test_an_empty_machine_is_a_document_too() -> None:
     valid(whole)
     assert whole["summary"]["worst"] == "ok"
     assert whole["devices"] == []
+
+
+def test_a_report_that_crosses_a_pipe_is_the_same_report() -> None:
+    gone = absent("sys/y", "empty", errno="ENOENT", fix="f", detail="d", raw="r", unit="u", scope=VOLATILE)
+    device = Device("d", "vf", "sys/x", "p", "c", {"a": read([1, "x"], scope=IDENTITY), "b": gone})
+    copy = pickle.loads(pickle.dumps(device))
+    assert copy == device
+    assert isinstance(copy.facts["a"], Reading)
+    assert isinstance(copy.facts["b"].absence, Absence)
 
 
 # -- keys that meet --

@@ -19,7 +19,7 @@ from accelctl.hal.child import Watch
 from accelctl.hal.manifest import SCHEMA, Manifest, Node
 from accelctl.hal.reader import run_watched
 from accelctl.hal.root import READ_LIMIT, SysRoot, open_root
-from accelctl.hal.tree import DirTree, LiveTree, MemoryTree, NodeStat, Tree
+from accelctl.hal.tree import PAGE, DirTree, LiveTree, MemoryTree, NodeStat, Tree, read_fd
 
 CARD = "sys/devices/pci0000:00/0000:03:00.0"
 SECRET = b"outside the root\n"
@@ -360,3 +360,13 @@ def test_nodes_of_this_machine() -> None:
     assert root.access_rw("dev/null") is None
     assert root.access_rw("dev/nonexistent") == "denied"
     assert root.stat("dev/nonexistent") is None
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE])
+@pytest.mark.parametrize("short_is_end", [True, False])
+def test_files_of_any_size_are_read_whole_up_to_the_limit(size: int, short_is_end: bool, tmp_path: Path) -> None:
+    text = bytes(number % 251 for number in range(size))
+    (tmp_path / "x").write_bytes(text)
+    for limit in (1, 100, PAGE, PAGE + 1, 4 * PAGE):
+        with open(tmp_path / "x", "rb") as file:
+            assert read_fd(file.fileno(), limit, short_is_end=short_is_end) == text[:limit]
