@@ -57,7 +57,7 @@ class ForkedWorker:
         def work(watch: Any) -> None:
             _serve(spec, lane, commands, watch)
 
-        self._child = WatchedChild(work, deadline_s=deadline_s, names=names, keep=(commands,))
+        self._child = WatchedChild(work, deadline_s=deadline_s, names=names, keep=(commands, *spec.keep))
         try:
             self._child.start()
         finally:

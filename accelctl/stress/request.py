@@ -175,6 +175,8 @@ def _plan(request: Request, free_share: int | None) -> Plan:
 def _check_disruptive(request: Request, candidate: Candidate) -> None:
     """Sweeps and kills leave real drivers in states that nobody has tested; virtual devices have no such price."""
     asked = [name for name in ("sweep", "sweep_kernel", "kill") if getattr(request, name)]
+    if candidate.target.simulated and request.kill:
+        raise UsageError("--kill: the simulated device lives in the worker and would die with it")
     if asked and candidate.device.kind not in ("virtual", "display") and not request.disruptive:
         raise UsageError(
             f"--{asked[0].replace('_', '-')} on real hardware can leave it unusable until a reset",

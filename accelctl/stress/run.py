@@ -354,7 +354,13 @@ def spec_for(
         _prepare(options) if options.forked else None,
         _INSIDE[options.books] if not candidate.target.simulated else None,
         steps,
+        kept(options),
     )
+
+
+def kept(options: Options) -> tuple[int, ...]:
+    """What children inherit of us."""
+    return (options.trace.fileno(),) if options.trace is not None else ()
 
 
 def _inside(target: Target) -> tuple[Counter, ...]:

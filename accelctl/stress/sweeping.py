@@ -13,7 +13,7 @@ from accelctl.hal.reader import Failed, Finished, Message, Stuck, WatchedChild
 from accelctl.model.stressreport import FAIL, SKIP, Outcome, PointTotals, StressReport
 from accelctl.stress import limits
 from accelctl.stress.plan import Plan
-from accelctl.stress.run import Dish, Options, environment, memory_of, menu, started
+from accelctl.stress.run import Dish, Options, environment, kept, memory_of, menu, started
 from accelctl.stress.sweep import require_kernel, sweep_door, sweep_kernel
 from accelctl.stress.targets import Candidate
 
@@ -92,7 +92,7 @@ def _sweep_one(
         sweep = sweep_door if kind == "door" else sweep_kernel
         return sweep(memory, target, dish.name, make_env, progress=watch.send)
 
-    with WatchedChild(work, deadline_s=options.deadline_s) as child:
+    with WatchedChild(work, deadline_s=options.deadline_s, keep=kept(options)) as child:
         child.start()
         while True:
             event = child.poll(_WAIT_S)

@@ -45,6 +45,7 @@ PAGE = 4096
 PLAUSIBLE = 1e30
 """No kernel counter is that large (64 bit: 1.8e19); sums of readings below it stay finite."""
 
+QUIET_ROUNDS = 12
 QUIET_IDLE = 32
 """Idle readings that show that nothing moves by itself."""
 Run = tuple[int, float]
@@ -146,20 +147,15 @@ def _rounds(series: Series, points: Sequence[Sample], stages: Sequence[Stage], g
 
 def _quiet_rounds(samples: Sequence[Sample]) -> list[Sample]:
     """Where no idle reading differs from the one before it, nobody else moves the counter: the reading before the first
-    cycling block and the last one of each. Empty: it is noisy, or there is too little to say so."""
-    idle = 0
-    ends: list[Sample] = []
-    for before, now in itertools.pairwise(samples):
-        if now.block == IDLE:
-            idle += 1
-            if before.block == IDLE and now.value != before.value:
-                return []
-        starts = now.block == CYCLE and before.block != CYCLE and not ends
-        if starts or (before.block == CYCLE and now.block != CYCLE):
-            ends.append(before)
-    if samples and samples[-1].block == CYCLE:
-        ends.append(samples[-1])
-    return ends if idle >= QUIET_IDLE and len(ends) > refleak.ROUNDS else []
+    cycle and some of those while cycling. Empty: it is noisy, or there is too little to say so."""
+    idle = sum(now.block == IDLE for now in samples)
+    if any(a.block == b.block == IDLE and a.value != b.value for a, b in itertools.pairwise(samples)):
+        return []
+    cycling = [index for index, sample in enumerate(samples) if sample.block == CYCLE]
+    if idle < QUIET_IDLE or len(cycling) < QUIET_ROUNDS or not cycling[0]:
+        return []
+    places = [cycling[len(cycling) * number // QUIET_ROUNDS - 1] for number in range(1, QUIET_ROUNDS + 1)]
+    return [samples[cycling[0] - 1], *(samples[place] for place in places)]
 
 
 def _warmup(changes: Sequence[float]) -> int:

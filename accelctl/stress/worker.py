@@ -39,6 +39,8 @@ class Spec:
     counters: Callable[[Target], Iterable[Counter]] | None = None
     """Books of the process itself."""
     steps: tuple[Step, ...] | None = None
+    keep: tuple[int, ...] = ()
+    """Descriptors that a worker's process inherits (a trace)."""
 
 
 class Progress(NamedTuple):
