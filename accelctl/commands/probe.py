@@ -124,8 +124,6 @@ def _uncollected() -> Iterator[None]:
         yield
     finally:
         if collects:
-            gc.freeze()
-            gc.unfreeze()  # both together: everything counts as old, so that the next collection has little to do
             gc.enable()
 
 
