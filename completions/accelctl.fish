@@ -44,7 +44,7 @@ complete -c accelctl -n '__fish_seen_subcommand_from stress' -l va -x -d 'addres
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l va-limit -x -d 'use only so much of the address space'
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l replay -x -d 'these steps instead of the seed\'s, as a divergence prints them'
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l fault -x -d 'STAGE:nth=ERRNO@before or @after; may be given several times'
-complete -c accelctl -n '__fish_seen_subcommand_from stress' -l limit -x -d 'nofile, as, memlock or cgroup-memory, in the workers'
+complete -c accelctl -n '__fish_seen_subcommand_from stress' -l limit -x -d 'nofile, as, memlock or memory (the cgroup\'s), in the workers'
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l sweep -d 'fail every call of every stage once, before and after it is made'
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l sweep-kernel -d 'fail every allocation inside every call (fail-nth)'
 complete -c accelctl -n '__fish_seen_subcommand_from stress' -l kill -d 'SIGKILL a worker that holds everything'

@@ -50,7 +50,7 @@ Fault = Annotated[
     Texts, _option("--fault", "STAGE:nth=ERRNO@before or @after; may be given several times", BREAK, "FAULT")
 ]
 Limit = Annotated[
-    Texts, _option("--limit", "nofile, as, memlock or cgroup-memory, in the workers", BREAK, "NAME=VALUE")
+    Texts, _option("--limit", "nofile, as, memlock or memory (the cgroup's), in the workers", BREAK, "NAME=VALUE")
 ]
 Sweep = Annotated[bool, _option("--sweep", "fail every call of every stage once, before and after it is made", BREAK)]
 Kernel = Annotated[bool, _option("--sweep-kernel", "fail every allocation inside every call (fail-nth)", BREAK)]

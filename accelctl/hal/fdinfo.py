@@ -81,11 +81,6 @@ def counts(root: SysRoot, pid: int | None) -> Counter[str]:
     return Counter(kind_of(link) for _, link in links(root, pid))
 
 
-def count(root: SysRoot, pid: int | None, kind: str) -> int:
-    """How many open files of one kind. Raises OSError."""
-    return sum(kind_of(link) == kind for _, link in links(root, pid))
-
-
 def parse_fields(text: str) -> dict[str, str]:
     """fdinfo in general: ``name:<blanks>value`` lines; of names that come twice the first counts."""
     fields: dict[str, str] = {}

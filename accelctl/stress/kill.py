@@ -17,23 +17,18 @@ from accelctl.stress.books import books_for
 from accelctl.stress.books.book import one_pass
 from accelctl.stress.crew import Crew, Hang, Killed
 from accelctl.stress.plan import Plan
-from accelctl.stress.run import Dish, Options, menu, spec_for, started
+from accelctl.stress.run import Dish, Options, spec_for, started
 from accelctl.stress.targets import Candidate
 
 DEADLINE_S = 5.0
 """For deferred work of the kernel: TTM's delayed destruction, a queue's teardown, RCU."""
 
 
-def kill_run(candidate: Candidate, plan: Plan, options: Options) -> StressReport:
+def kill_run(candidate: Candidate, plan: Plan, options: Options, dishes: Sequence[Dish] | None = None) -> StressReport:
     """One outcome per lifecycle."""
-    report = started(candidate, plan, options)
-    for dish in menu(candidate, options):
-        if options.lifecycles and dish.name not in options.lifecycles:
-            continue
-        if dish.unsupported:
-            report.outcomes.append(Outcome(dish.name, SKIP, f"not supported: {dish.unsupported}"))
-        else:
-            report.outcomes.append(_kill_one(candidate, dish, replace(plan, workers=1), options))
+    report, supported = started(candidate, plan, options, dishes)
+    alone = replace(plan, workers=1)
+    report.outcomes += [_kill_one(candidate, dish, alone, options) for dish in supported]
     return report
 
 

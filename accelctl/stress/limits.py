@@ -17,6 +17,7 @@ from accelctl.errors import UsageError
 from accelctl.hal import bookfile, fdinfo
 from accelctl.hal.restraint import MemoryCgroup, cgroup_of_self, die_first, memory_parent
 from accelctl.hal.root import SysRoot, open_root
+from accelctl.memory import in_bytes
 
 UNLIMITED = -1
 """As getrlimit gives it (resource.RLIM_INFINITY)."""
@@ -146,13 +147,7 @@ def explain(code: int, limit: int, wanted: int, *, locked: int = 0, capable: boo
         return None
     if locked + wanted <= limit:
         return None
-    before = f", {size(locked)} locked before" if locked else ""
-    return Explanation(f"locked-memory limit: {size(limit)} allowed, {size(wanted)} wanted{before}", _MEMLOCK_FIX)
-
-
-def size(count: int) -> str:
-    """Bytes for people: the largest unit in which it is a whole number."""
-    for name, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count and count % factor == 0:
-            return f"{count // factor} {name}"
-    return f"{count} bytes"
+    before = f", {in_bytes(locked)} locked before" if locked else ""
+    return Explanation(
+        f"locked-memory limit: {in_bytes(limit)} allowed, {in_bytes(wanted)} wanted{before}", _MEMLOCK_FIX
+    )

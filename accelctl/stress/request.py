@@ -21,7 +21,8 @@ from accelctl.stress.limits import parse_limit
 from accelctl.stress.lostmemory import searched
 from accelctl.stress.plan import DEFAULT_BYTES, DEFAULT_SECONDS, Plan
 from accelctl.stress.room import free_bytes
-from accelctl.stress.run import OUTSIDE, Dish, Options, menu, run
+from accelctl.stress.run import OUTSIDE, Dish, Options, chosen, menu, run
+from accelctl.stress.sweep import require_kernel
 from accelctl.stress.sweeping import sweep_run
 from accelctl.stress.targets import Allowed, Candidate, Found
 
@@ -100,6 +101,8 @@ def carry_out(request: Request, show: Callable[[str, Tick], None], say: Callable
     root = open_root("/")
     candidate, found = _candidate(request, root)
     _check_disruptive(request, candidate)
+    if request.sweep_kernel:
+        require_kernel()
     if request.books not in OUTSIDE:
         raise UsageError(f"--books {request.books}: not one of {', '.join(OUTSIDE)}")
     if not request.bytes_limit and found is not None:
@@ -119,7 +122,7 @@ def carry_out(request: Request, show: Callable[[str, Tick], None], say: Callable
             replay=request.replay,
             command=f"accelctl {shlex.join(sys.argv[1:])}",
         )
-        dishes = [d for d in menu(candidate, options) if not request.lifecycle or d.name in request.lifecycle]
+        dishes = chosen(candidate, options)
         _check_stages(faults, dishes)
         if request.replay:
             if len(dishes) != 1:
@@ -128,10 +131,12 @@ def carry_out(request: Request, show: Callable[[str, Tick], None], say: Callable
 
         def work() -> StressReport:
             if request.sweep or request.sweep_kernel:
-                return sweep_run(candidate, plan, options, door=request.sweep, kernel=request.sweep_kernel, say=say)
+                return sweep_run(
+                    candidate, plan, options, door=request.sweep, kernel=request.sweep_kernel, say=say, dishes=dishes
+                )
             if request.kill:
-                return kill_run(candidate, plan, options)
-            return run(candidate, plan, options, show)
+                return kill_run(candidate, plan, options, dishes)
+            return run(candidate, plan, options, show, dishes)
 
         return searched(work) if request.kmemleak else work()
     finally:

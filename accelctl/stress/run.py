@@ -155,14 +155,15 @@ def _tables(memory: Memory) -> Iterator[ModuleType]:
                     yield value
 
 
-def run(candidate: Candidate, plan: Plan, options: Options, show: Show = lambda name, tick: None) -> StressReport:
+def run(
+    candidate: Candidate,
+    plan: Plan,
+    options: Options,
+    show: Show = lambda name, tick: None,
+    dishes: Sequence[Dish] | None = None,
+) -> StressReport:
     """Every lifecycle of the device in turn, each with its share of the time. Raises AccelError (Hang included)."""
-    report = started(candidate, plan, options)
-    dishes = [dish for dish in menu(candidate, options) if not options.lifecycles or dish.name in options.lifecycles]
-    if not dishes:
-        raise UsageError(f"{candidate.device.id} has none of the lifecycles named", "accelctl stress --list")
-    supported = [dish for dish in dishes if not dish.unsupported]
-    report.outcomes += [Outcome(d.name, SKIP, f"not supported: {d.unsupported}") for d in dishes if d.unsupported]
+    report, supported = started(candidate, plan, options, dishes)
     each = replace(plan, seconds=plan.seconds / max(1, len(supported)))
     with interruptible() as interrupted:
         for dish in supported:
@@ -173,10 +174,21 @@ def run(candidate: Candidate, plan: Plan, options: Options, show: Show = lambda 
     return report
 
 
-def started(candidate: Candidate, plan: Plan, options: Options) -> StressReport:
-    """An empty report that says what is being run."""
+def chosen(candidate: Candidate, options: Options) -> tuple[Dish, ...]:
+    """What the device offers of what was asked for. Raises UsageError where that is nothing."""
+    dishes = tuple(d for d in menu(candidate, options) if not options.lifecycles or d.name in options.lifecycles)
+    if not dishes:
+        raise UsageError(f"{candidate.device.id} has none of the lifecycles named", "accelctl stress --list")
+    return dishes
+
+
+def started(
+    candidate: Candidate, plan: Plan, options: Options, dishes: Sequence[Dish] | None = None
+) -> tuple[StressReport, list[Dish]]:
+    """A report that says what is being run and what is not supported, and the lifecycles that are. ``dishes``: the
+    menu, where it is known already: looking opens the device."""
     target, manifest = candidate.target, candidate.manifest
-    return StressReport(
+    report = StressReport(
         device=candidate.target.id,
         chip=target.chip,
         driver=target.driver,
@@ -187,6 +199,9 @@ def started(candidate: Candidate, plan: Plan, options: Options) -> StressReport:
         seed=plan.seed,
         command=options.command,
     )
+    dishes = chosen(candidate, options) if dishes is None else dishes
+    report.outcomes += [Outcome(d.name, SKIP, f"not supported: {d.unsupported}") for d in dishes if d.unsupported]
+    return report, [dish for dish in dishes if not dish.unsupported]
 
 
 class _One:

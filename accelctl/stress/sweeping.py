@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from accelctl.abi.lifecycle import Env
@@ -13,8 +13,8 @@ from accelctl.hal.reader import Failed, Finished, Message, Stuck, WatchedChild
 from accelctl.model.stressreport import FAIL, SKIP, Outcome, PointTotals, StressReport
 from accelctl.stress import limits
 from accelctl.stress.plan import Plan
-from accelctl.stress.run import Dish, Options, environment, kept, memory_of, menu, started
-from accelctl.stress.sweep import require_kernel, sweep_door, sweep_kernel
+from accelctl.stress.run import Dish, Options, environment, kept, memory_of, started
+from accelctl.stress.sweep import sweep_door, sweep_kernel
 from accelctl.stress.targets import Candidate
 
 T = TypeVar("T")
@@ -58,19 +58,18 @@ class _Named(Syscalls):
 
 
 def sweep_run(
-    candidate: Candidate, plan: Plan, options: Options, *, door: bool, kernel: bool, say: Callable[[str], None]
+    candidate: Candidate,
+    plan: Plan,
+    options: Options,
+    *,
+    door: bool,
+    kernel: bool,
+    say: Callable[[str], None],
+    dishes: Sequence[Dish] | None = None,
 ) -> StressReport:
-    """One table over all lifecycles that the device supports. Raises NoDeviceError and UsageError where the kernel
-    cannot do it, before anything is opened."""
-    if kernel:
-        require_kernel()
-    report = started(candidate, plan, options)
-    for dish in menu(candidate, options):
-        if options.lifecycles and dish.name not in options.lifecycles:
-            continue
-        if dish.unsupported:
-            report.outcomes.append(Outcome(dish.name, SKIP, f"not supported: {dish.unsupported}"))
-            continue
+    """One table over all lifecycles that the device supports."""
+    report, supported = started(candidate, plan, options, dishes)
+    for dish in supported:
         for wanted, sweep in ((door, "door"), (kernel, "kernel")):
             if wanted:
                 _sweep_one(report, candidate, dish, options, sweep, say)
