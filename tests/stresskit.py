@@ -68,7 +68,9 @@ class ToySession(Session):
         self.toy = toy
 
     def counters(self) -> tuple[Counter, ...]:
-        return (Counter("toy-handles", "handles", "file", "the toy's table", lambda: len(self.toy.objects)),)
+        return (
+            Counter("toy-handles", "handles", "file", "the toy's table", lambda: len(self.toy.objects), kind=HANDLE),
+        )
 
     def census(self) -> dict[str, int]:
         left = len(self.toy.objects)

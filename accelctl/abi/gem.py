@@ -109,7 +109,7 @@ class Handles:
 
     def counter(self) -> Counter:
         """As one of the kernel's book."""
-        return Counter("gem-handles", "handles", "file", "numbers of probe allocations", self.live)
+        return Counter("gem-handles", "handles", "file", "numbers of probe allocations", self.live, kind=HANDLE)
 
 
 def handle_stage(file: File, create: Callable[[Block], int], calls: str, name: str = "object") -> Stage:

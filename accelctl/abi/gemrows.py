@@ -21,6 +21,7 @@ from accelctl.abi.devmem import HeldSession, ask, inside, number, opened, said, 
 from accelctl.abi.lifecycle import (
     GPU_MAP,
     NOTHING,
+    VA,
     AddressSpace,
     Block,
     Counter,
@@ -220,7 +221,7 @@ def _counters(device: _Device) -> tuple[Counter, ...]:
     bind = device.row.bind
     if bind is None or bind.space.state is None or device.space is None:
         return ()
-    return (Counter("address-space-broken", "spaces", "file", _short(bind.space.state.name), device.unusable),)
+    return (Counter("address-space-broken", "spaces", "file", _short(bind.space.state.name), device.unusable, kind=VA),)
 
 
 def open_session(target: Target, env: Env, drivers: Sequence[str]) -> Session:

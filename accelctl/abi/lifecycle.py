@@ -131,6 +131,8 @@ class Counter(NamedTuple):
     """How long the kernel may take to give back after the last release."""
     capacity: int = 0
     """The value at which it is exhausted; 0: not known."""
+    kind: str = ""
+    """Kind of the stages that move it; empty: several, or not known."""
 
 
 class AddressSpace(Protocol):

@@ -25,9 +25,7 @@ def junit(report: Report, table: Table, *, fail_on: str = "error") -> str:
     worse is a failure ("never": none is), one below it passes with its words as output; a rule that could not run is
     skipped."""
     suites = [_suite(report, device, ids, fail_on) for device, ids in table.items() if ids]
-    total = [sum(counts) for counts in zip(*(counts for counts, _ in suites), strict=True)] or [0, 0, 0]
-    head = f"<testsuites{_attributes(name='accelctl probe', **_counts(total))}>"
-    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', head, *(text for _, text in suites), "</testsuites>\n"])
+    return _document("accelctl probe", suites)
 
 
 def _suite(report: Report, device: str | None, ids: Sequence[str], fail_on: str) -> tuple[list[int], str]:
@@ -43,10 +41,7 @@ def _suite(report: Report, device: str | None, ids: Sequence[str], fail_on: str)
         cases.append(_case(where, identity, found, bad, gone))
     counts = [len(ids), failures, skipped]
     properties = {"tool": f"accelctl {accelctl.__version__}", "root": report.root, "simulated": "false"}
-    lines = [f"    <property{_attributes(name=name, value=value)}/>" for name, value in properties.items()]
-    head = f"  <testsuite{_attributes(name=where, **_counts(counts))}>"
-    body = [head, "   <properties>", *lines, "   </properties>", *cases, "  </testsuite>"]
-    return counts, "\n".join(body)
+    return counts, _suite_text(where, counts, properties, cases)
 
 
 def _case(where: str, identity: str, found: Sequence[Finding], bad: Sequence[Finding], gone: bool) -> str:
@@ -66,12 +61,8 @@ def _case(where: str, identity: str, found: Sequence[Finding], bad: Sequence[Fin
 def suite(tool: str, where: str, cases: Sequence[tuple[str, float, str, str]], properties: Mapping[str, str]) -> str:
     """A document of one suite. Cases are (name, seconds, pass|fail|skip, words)."""
     results = [result for _, _, result, _ in cases]
-    counts = _counts([len(cases), results.count("fail"), results.count("skip")])
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites{_attributes(name=tool, **counts)}>"]
-    lines += [f"  <testsuite{_attributes(name=where, **counts)}>", "   <properties>"]
-    lines += [f"    <property{_attributes(name=name, value=value)}/>" for name, value in properties.items()]
-    lines.append("   </properties>")
-    group = f"{tool.replace(' ', '.')}.{where}"
+    counts = [len(cases), results.count("fail"), results.count("skip")]
+    group, texts = f"{tool.replace(' ', '.')}.{where}", []
     for name, took, result, text in cases:
         start = f"   <testcase{_attributes(classname=group, name=name, time=f'{took:.3f}')}>"
         first = text.partition("\n")[0]
@@ -79,8 +70,21 @@ def suite(tool: str, where: str, cases: Sequence[tuple[str, float, str, str]], p
             "fail": f"<failure{_attributes(message=first, type='error')}>{_text(text)}</failure>",
             "skip": f"<skipped{_attributes(message=first)}/>",
         }.get(result, f"<system-out>{_text(text)}</system-out>")
-        lines.append(f"{start}{inner}</testcase>")
-    return "\n".join([*lines, "  </testsuite>", "</testsuites>\n"])
+        texts.append(f"{start}{inner}</testcase>")
+    return _document(tool, [(counts, _suite_text(where, counts, properties, texts))])
+
+
+def _document(tool: str, suites: Sequence[tuple[Sequence[int], str]]) -> str:
+    """Suites, each with its tests, failures and skipped, under one head."""
+    total = [sum(counts) for counts in zip(*(counts for counts, _ in suites), strict=True)] or [0, 0, 0]
+    head = f"<testsuites{_attributes(name=tool, **_counts(total))}>"
+    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', head, *(text for _, text in suites), "</testsuites>\n"])
+
+
+def _suite_text(where: str, counts: Sequence[int], properties: Mapping[str, str], cases: Sequence[str]) -> str:
+    lines = [f"    <property{_attributes(name=name, value=value)}/>" for name, value in properties.items()]
+    head = f"  <testsuite{_attributes(name=where, **_counts(counts))}>"
+    return "\n".join([head, "   <properties>", *lines, "   </properties>", *cases, "  </testsuite>"])
 
 
 def words(found: Sequence[Finding]) -> str:

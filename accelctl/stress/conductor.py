@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from accelctl.abi.lifecycle import CPU_MAP, FD, HANDLE, IOVA, VA, Counter
+from accelctl.abi.lifecycle import Counter
 from accelctl.errors import AccelError
 from accelctl.model.verdict import CYCLE, IDLE, WARMUP, Samples, Series
 from accelctl.stress.books.book import one_pass
@@ -24,17 +24,6 @@ WARM = 64
 """Cycles before the first reading: caches, pools and lazily made tables are there afterwards."""
 READS = 40
 """Readings per block: enough for counters of a real machine, cheap enough for an emulated one."""
-
-
-_KINDS = {"handles": HANDLE, "descriptors": FD, "mappings": CPU_MAP}
-"""Unit of a counter -> kind of the stages that move it."""
-_KINDS_BY_NAME = {"iova": IOVA, "dma-mappings": IOVA, "address": VA, "fds-": FD, "maps-": CPU_MAP}
-
-
-def kind_of(info: CounterInfo) -> str:
-    """The kind of the stages that can move a counter; empty: not known."""
-    named = (kind for start, kind in _KINDS_BY_NAME.items() if info.name.startswith(start))
-    return next(named, _KINDS.get(info.unit, ""))
 
 
 class Tick(NamedTuple):
@@ -107,7 +96,7 @@ class Conductor:
     def series(self) -> tuple[Series, ...]:
         """What every readable counter showed."""
         return tuple(
-            Series(*info[:3], info.exact, info.source, self._samples[name], kind_of(info), info.capacity or None)
+            Series(*info[:3], info.exact, info.source, self._samples[name], info.kind, info.capacity or None)
             for name, info in self._infos.items()
             if len(self._samples[name])
         )

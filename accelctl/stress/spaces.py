@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from accelctl.abi.lifecycle import AddressSpace, Counter
+from accelctl.abi.lifecycle import VA, AddressSpace, Counter
 from accelctl.errors import UsageError
 from accelctl.memory.bump import Bump
 from accelctl.memory.va import GoodFit
@@ -65,7 +65,7 @@ class Spaces:
             return ()
         size = sum(space.size for space in self._made)
         return (
-            Counter("address space", "bytes", "file", "highest address given out", self._climbed, False, 0.0, size),
+            Counter("address space", "bytes", "file", "highest address given out", self._climbed, False, 0.0, size, VA),
         )
 
     def _climbed(self) -> int:

@@ -63,11 +63,12 @@ class CounterInfo(NamedTuple):
     exact: bool
     settle_s: float
     capacity: int = 0
+    kind: str = ""
 
     @classmethod
     def of(cls, counter: Counter) -> CounterInfo:
         """What a counter says of itself."""
-        return cls(*counter[:4], counter.exact, counter.settle_s, counter.capacity)
+        return cls(*counter[:4], counter.exact, counter.settle_s, counter.capacity, counter.kind)
 
 
 class Final(NamedTuple):

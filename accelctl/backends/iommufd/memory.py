@@ -203,7 +203,7 @@ class _Session(Session):
         space = self._space
         return (
             Counter("ioas", "objects", "file", "ids of probe allocations", space.objects.live),
-            Counter("iova-bytes", "bytes", "file", "probe mappings at fixed addresses", space.ranges.used),
+            Counter("iova-bytes", "bytes", "file", "probe mappings at fixed addresses", space.ranges.used, kind=IOVA),
         )
 
     def census(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from typing import Protocol
 from accelctl.abi import gem
 from accelctl.abi.devmem import ask, number, opened, va_stage
 from accelctl.abi.lifecycle import (
+    CPU_MAP,
     FD,
     GPU_MAP,
     HANDLE,
@@ -67,8 +68,8 @@ class SimSession(Session):
     def counters(self) -> tuple[Counter, ...]:
         """What this file has, exactly; and VRAM in use, with all that others do to it."""
         found = [
-            Counter(name, unit, "file", "the simulated driver", partial(self._count, index))
-            for index, (name, unit) in enumerate(zip(uapi.COUNTERS, _UNITS, strict=False))
+            Counter(name, unit, "file", "the simulated driver", partial(self._count, index), kind=kind)
+            for index, (name, (unit, kind)) in enumerate(zip(uapi.COUNTERS, _UNITS, strict=False))
         ]
         noisy = Counter(
             "vram_used",
@@ -123,7 +124,8 @@ class SimSession(Session):
             self.rings.pop().close()
 
 
-_UNITS = ("handles", "pages", "mappings", "dma-bufs", "queues")
+_UNITS = (("handles", HANDLE), ("pages", ""), ("mappings", CPU_MAP), ("dma-bufs", ""), ("queues", ""))
+"""Unit of each counter, and the kind of the stages that move it."""
 
 
 class _Forgetful:

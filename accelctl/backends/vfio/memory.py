@@ -110,7 +110,7 @@ class _Session(Session):
     def counters(self) -> tuple[Counter, ...]:
         """The container's mappings."""
         source = "VFIO_IOMMU_GET_INFO, DMA_AVAIL"
-        return (Counter("dma-mappings", "map slots", "file", source, self.mapped),) if self._usable else ()
+        return (Counter("dma-mappings", "map slots", "file", source, self.mapped, kind=IOVA),) if self._usable else ()
 
     def census(self) -> dict[str, int]:
         """Mappings still alive; all are unmapped at once. DriverStatus when some stay."""

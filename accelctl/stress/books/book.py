@@ -104,7 +104,9 @@ def as_counter(book: Book, place: Place) -> Counter:
     """The counter of a book with one number."""
     read = book.read
     assert read is not None
-    return Counter(book.name, book.unit, book.scope, book.source, lambda: read(place), book.exact, book.settle_s)
+    return Counter(
+        book.name, book.unit, book.scope, book.source, lambda: read(place), book.exact, book.settle_s, 0, book.kind
+    )
 
 
 def reason(book: Book, place: Place, error: OSError | ValueError) -> str:

@@ -69,7 +69,8 @@ def _drm_counters(book: Book, place: Place) -> tuple[Counter, ...]:
 
     names = sorted(fdinfo.sum_clients(_drm_files(place)))
     return tuple(
-        Counter(f"fdinfo-{n}", "bytes", book.scope, book.source, reader(n), True, book.settle_s) for n in names
+        Counter(f"fdinfo-{n}", "bytes", book.scope, book.source, reader(n), True, book.settle_s, 0, book.kind)
+        for n in names
     )
 
 
