@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from accelctl.abi.rooms import Directory, Room, all_rooms
@@ -47,8 +47,9 @@ class LogText:
     text: str
 
 
-def look(root: SysRoot, rooms: Iterable[Room] | None = None) -> Scan:
-    """Everything that can be read about the machine and its accelerators."""
+def look(root: SysRoot, rooms: Iterable[Room] | None = None, more: Callable[[Scan], None] = lambda scan: None) -> Scan:
+    """Everything that can be read about the machine and its accelerators. ``more`` adds devices that only one command
+    knows, before the processes that hold one are looked for: that walk is the most expensive part."""
     scan = Scan(root, Directory(all_rooms() if rooms is None else rooms))
     machine.describe(scan)
     container.describe(scan)
@@ -70,6 +71,7 @@ def look(root: SysRoot, rooms: Iterable[Room] | None = None) -> Scan:
     scan.devices = dict(sorted(scan.devices.items(), key=_order))
     topology.describe(scan)
     ordinals.describe(scan)
+    more(scan)
     holders.describe(scan)
     return scan
 

@@ -16,7 +16,7 @@ from accelctl.abi.manifest import Manifest
 from accelctl.errors import AccelError, NoDeviceError, UsageError
 from accelctl.hal.root import SysRoot
 from accelctl.model.device import Device
-from accelctl.probes import holders, nodes
+from accelctl.probes import nodes
 from accelctl.probes.context import Scan
 from accelctl.probes.filters import AnyOf, parse_filters
 from accelctl.probes.scan import look
@@ -70,9 +70,7 @@ def simulated() -> Candidate:
 
 def find(root: SysRoot, allowed: Allowed) -> Found:
     """Look at the machine. Opens no device node."""
-    scan = look(root)
-    _add_plain_nodes(scan)
-    holders.describe(scan)
+    scan = look(root, more=_add_plain_nodes)
     found: list[Candidate] = []
     problems: list[str] = []
     for device in scan.devices.values():

@@ -9,7 +9,6 @@ from accelctl.hal.root import SysRoot
 from accelctl.hal.tree import MemoryTree, NodeStat
 from accelctl.model.device import Device
 from accelctl.model.reading import Reading
-from accelctl.probes import holders as probe_holders
 from accelctl.probes import scan as probe_scan
 from accelctl.stress import targets
 from accelctl.stress.targets import Allowed, Found
@@ -38,14 +37,12 @@ def device(identity: str, **facts: object) -> Device:
 def found(monkeypatch: pytest.MonkeyPatch, devices: list[Device], allowed: Allowed = NOTHING_LIFTED) -> Found:
     real = probe_scan.look
 
-    def look(root: SysRoot) -> object:
+    def look(root: SysRoot, **_: object) -> object:
         scan = real(root)
         scan.devices = {one.id: one for one in devices}
         return scan
 
     monkeypatch.setattr(targets, "look", look)
-    monkeypatch.setattr(targets, "_add_plain_nodes", lambda scan: None)
-    monkeypatch.setattr(probe_holders, "describe", lambda scan: None)
     return targets.find(SysRoot(MemoryTree("empty")), allowed)
 
 
