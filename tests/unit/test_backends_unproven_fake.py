@@ -11,35 +11,16 @@ import pytest
 from accelctl.abi import registry
 from accelctl.abi.conformance import check_memory
 from accelctl.abi.handshake import Chip
-from accelctl.abi.lifecycle import AddressSpace, Env, Memory, NotOffered, Session, Target
+from accelctl.abi.lifecycle import AddressSpace, Env, NotOffered, Session
 from accelctl.backends.amdgpu import kfd
 from accelctl.memory.va import GoodFit
 from tests.fake import FakeMachine
+from tests.fakekit import UNPROVEN, Processes
 from tests.tablekernel import acquire, cycle, life, release
 
-CHIPS = {
-    "amdgpu": "amdgpu",
-    "kfd": "amdgpu",
-    "i915": "intel_gpu",
-    "xe": "intel_gpu",
-    "nvidia": "nvidia",
-    "nouveau": "nvidia",
-    "habanalabs": "habanalabs",
-    "panfrost": "mali",
-    "panthor": "mali",
-    "lima": "mali",
-    "msm": "adreno",
-    "v3d": "v3d",
-    "etnaviv": "vivante",
-    "ivpu": "ivpu",
-    "amdxdna": "amdxdna",
-    "qaic": "qaic",
-    "rocket": "rockchip_npu",
-}
-"""Driver of the fake -> chip."""
 NVIDIA = ["525.147.05", "535.288.01", "550.163.01", "580.142", "595.45.04"]
 MACHINES: dict[str, Callable[[], FakeMachine]] = {
-    **{name: lambda name=name: FakeMachine(name) for name in CHIPS},  # type: ignore[misc]
+    **{name: lambda name=name: FakeMachine(name) for name in UNPROVEN},  # type: ignore[misc]
     **{f"nvidia {one}": lambda one=one: FakeMachine("nvidia", release=one) for one in NVIDIA[:-1]},  # type: ignore[misc]
     "i915 integrated": lambda: FakeMachine("i915", local_memory=False),
     "xe integrated": lambda: FakeMachine("xe", local_memory=False),
@@ -47,26 +28,15 @@ MACHINES: dict[str, Callable[[], FakeMachine]] = {
 }
 
 
-class Processes(Memory):
-    """Each session in a process of its own, which is what KFD's memory belongs to."""
-
-    def __init__(self, inner: Memory, machine: FakeMachine) -> None:
-        self._inner, self._machine = inner, machine
-
-    def open(self, target: Target, env: Env) -> Session:
-        self._machine.new_process()
-        return self._inner.open(target, env)
-
-
 class Place:
     """A machine with one driver, its chip, and the address spaces that were asked for."""
 
     def __init__(self, name: str, machine: FakeMachine, peer: str = "") -> None:
         driver = name.split(maxsplit=1)[0]
-        loaded = registry.load(CHIPS[driver])
+        loaded = registry.load(UNPROVEN[driver])
         assert loaded.memory is not None
         self.chip = Chip(loaded.manifest, Processes(loaded.memory, machine), None, "in-tree")
-        self.target, self.spaces = machine.target(CHIPS[driver], driver), [GoodFit(0, 4096)]
+        self.target, self.spaces = machine.target(UNPROVEN[driver], driver), [GoodFit(0, 4096)]
         if peer:
             self.target = self.target._replace(others=(*self.target.others, peer))
         self.env = Env(machine, self._space)

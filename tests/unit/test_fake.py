@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,23 +34,13 @@ from tests.fakekit import (
     VERSION,
     VRAM,
     Device,
+    device,
+    m,
     refused,
 )
 from tests.helpers import ROOT, environment
 
-
-@pytest.fixture
-def m() -> Iterator[FakeMachine]:
-    with FakeMachine("amdgpu") as machine:
-        yield machine
-
-
-@pytest.fixture
-def device(m: FakeMachine) -> Iterator[Device]:
-    made = Device(m)
-    yield made
-    if made.fd in m.files:
-        m.close(made.fd)
+__all__ = ["device", "m"]  # fixtures
 
 
 # ---- independence

@@ -19,30 +19,9 @@ from accelctl.hal.devfile import Mapped, Syscalls
 from accelctl.memory.va import GoodFit
 from tests.fake import FakeError, FakeMachine
 from tests.fake.tables import Call
+from tests.fakekit import UNPROVEN
 
-CHIPS = {
-    "vgem": "vgem",
-    "qxl": "qxl",
-    "virtio_gpu": "virtio_gpu",
-    "amdgpu": "amdgpu",
-    "kfd": "amdgpu",
-    "i915": "intel_gpu",
-    "xe": "intel_gpu",
-    "nvidia": "nvidia",
-    "nouveau": "nvidia",
-    "habanalabs": "habanalabs",
-    "panfrost": "mali",
-    "panthor": "mali",
-    "lima": "mali",
-    "msm": "adreno",
-    "v3d": "v3d",
-    "etnaviv": "vivante",
-    "ivpu": "ivpu",
-    "amdxdna": "amdxdna",
-    "qaic": "qaic",
-    "rocket": "rockchip_npu",
-    "iommufd": "iommufd",
-}
+CHIPS = {"vgem": "vgem", "qxl": "qxl", "virtio_gpu": "virtio_gpu", **UNPROVEN, "iommufd": "iommufd"}
 OUTPUTS = {"NV_ESC_CARD_INFO"}
 """Calls whose structure the kernel fills, whatever came in."""
 RESERVED = re.compile(r"(^|[._])(_*pad\d?|padding|_*reserved\d?|rsvd\d?)$")

@@ -6,27 +6,14 @@ import errno
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests.fake import FakeError, FakeMachine
-from tests.fakekit import FLAGS, GEM_CREATE, GEM_MMAP, GTT, MAP, PAGE, RENDER, UNMAP, Device, refused
+from tests.fakekit import FLAGS, GEM_CREATE, GEM_MMAP, GTT, MAP, PAGE, RENDER, UNMAP, Device, device, m, refused
 from tests.helpers import ROOT, environment
 
-
-@pytest.fixture
-def m() -> Iterator[FakeMachine]:
-    with FakeMachine("amdgpu") as machine:
-        yield machine
-
-
-@pytest.fixture
-def device(m: FakeMachine) -> Iterator[Device]:
-    made = Device(m)
-    yield made
-    if made.fd in m.files:
-        m.close(made.fd)
+__all__ = ["device", "m"]  # fixtures
 
 
 def test_fail_is_before_and_lose_reply_is_after(m: FakeMachine, device: Device) -> None:
@@ -114,7 +101,7 @@ def test_a_limit_on_descriptors_hits_the_fake(device: Device) -> None:
     code = """
 import errno, os, resource
 from tests.fake import FakeMachine
-from tests.fakekit import Device
+from tests.fakekit import Device, device, m
 with FakeMachine("amdgpu") as m:
     device = Device(m)
     handle = device.create()

@@ -25,6 +25,7 @@ from accelctl.model.stressreport import PointTotals
 from accelctl.stress import sweep
 from accelctl.stress.spaces import Spaces
 from tests.fake import FakeMachine
+from tests.fakekit import Processes
 from tests.tablekernel import cycle
 
 UPDATE = bool(os.environ.get("ACCELCTL_UPDATE_DOCS"))  # read at import: a fixture clears ACCELCTL_ variables
@@ -78,17 +79,6 @@ BENCHES: dict[str, Bench] = {
 """What the table calls a driver -> how it is run."""
 NOT_OFFERED = {("kfd, small BAR", "vram")}
 """(driver, lifecycle) that the machine has no means for."""
-
-
-class Processes(Memory):
-    """Each session in a process of its own, which is what KFD's memory belongs to."""
-
-    def __init__(self, inner: Memory, machine: FakeMachine) -> None:
-        self._inner, self._machine = inner, machine
-
-    def open(self, target: Target, env: Env) -> Session:
-        self._machine.new_process()
-        return self._inner.open(target, env)
 
 
 class Twice(Syscalls):
