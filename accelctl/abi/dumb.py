@@ -99,25 +99,13 @@ class Book(NamedTuple):
         return (self.handles.counter()._replace(name=self.name),) if self.make else ()
 
     def sweep(self) -> int:
-        """Close everything alive and count it. Numbers above the highest one that the driver told us of belong to
-        calls whose answer was lost: probes rise above those as well."""
-        probes = 0
-        while self.make is not None:
-            probes += 1
-            handle = self.make()
-            if handle > self.handles.highest:
-                self.handles.seen(handle)
-                break
-        return self.handles.sweep() - probes
+        """Close everything alive and count it."""
+        return self.handles.sweep()
 
 
 def book(file: File, make: Callable[[], int] | None, name: str = "gem-handles", why: str = "") -> Book:
     """A book of the handles of ``file``."""
-
-    def nothing() -> int:
-        raise OSError(errno.EOPNOTSUPP, "nothing can be allocated here")
-
-    return Book(Handles(file, make or nothing), make, name, why)
+    return Book(Handles(make, lambda handle: gem.close_handle(file, handle)), make, name, why)
 
 
 def dumb_book(file: File, name: str = "gem-handles") -> Book:

@@ -69,43 +69,57 @@ def close_handle(file: File, handle: int) -> None:
 
 
 class Handles:
-    """The handles of one open file.
+    """The numbers of one open file that the kernel gives out lowest-free from 1: GEM handles, ids of iommufd.
 
     While every number below the highest one that was ever seen is either alive or free, allocating until a higher one
     comes back fills all gaps: what was alive is the highest number less what was just allocated. :meth:`sweep` counts
     by closing every number: exact too, and the end of them.
+
+    ``make`` allocates a probe (None: nothing can be allocated), ``close`` gives one number back; both raise OSError.
+    ``ours`` is one that belongs to the session itself and is neither counted nor closed.
     """
 
-    def __init__(self, file: File, make: Callable[[], int]) -> None:
-        self._file, self._make = file, make
-        self.highest = 0
+    def __init__(self, make: Callable[[], int] | None, close: Callable[[int], None], ours: int = 0) -> None:
+        self._make, self._close, self._ours = make, close, ours
+        self.highest = ours
 
     def seen(self, handle: int) -> int:
-        """Note a handle that the driver gave out."""
+        """Note a number that the driver gave out."""
         self.highest = max(self.highest, handle)
         return handle
+
+    def _fill(self, probes: list[int]) -> int:
+        """Allocate until a number above the highest comes back: that number."""
+        if self._make is None:
+            raise OSError(errno.EOPNOTSUPP, "nothing can be allocated here")
+        while not probes or probes[-1] <= self.highest:
+            probes.append(self._make())
+        return probes[-1]
 
     def live(self) -> int:
         """How many are alive now. Raises OSError."""
         probes: list[int] = []
         try:
-            while not probes or probes[-1] <= self.highest:
-                probes.append(self._make())
-            return probes[-1] - len(probes)
+            return self._fill(probes) - len(probes) - bool(self._ours)
         finally:
             for handle in reversed(probes):
-                close_handle(self._file, handle)
+                self._close(handle)
 
     def sweep(self) -> int:
-        """Close all that is alive, and count it."""
+        """Close all that is alive, and count it: also numbers above the highest one that the driver told us of, which
+        belong to calls whose answer was lost (where probes can be made: they rise above those)."""
+        probes: list[int] = []
+        if self._make is not None:
+            self.seen(self._fill(probes))
         count = 0
         for handle in range(1, self.highest + 1):
             try:
-                close_handle(self._file, handle)
+                if handle != self._ours:
+                    self._close(handle)
+                    count += 1
             except OSError:
                 continue
-            count += 1
-        return count
+        return count - len(probes)
 
     def counter(self) -> Counter:
         """As one of the kernel's book."""

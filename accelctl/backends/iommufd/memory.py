@@ -10,6 +10,7 @@ import errno
 from typing import NamedTuple
 
 from accelctl.abi import hostmem
+from accelctl.abi.gem import Handles
 from accelctl.abi.lifecycle import (
     HANDLE,
     IOVA,
@@ -65,48 +66,6 @@ def unmap(file: File, ioas: int, iova: int, size: int) -> int:
     return int(layout.field("length").get(argument))
 
 
-class Objects:
-    """The ids of one file, which are lowest-free (xa_alloc from 1), as GEM's handles are: see accelctl.abi.gem."""
-
-    def __init__(self, file: File, ours: int) -> None:
-        self._file, self._ours = file, ours
-        self.highest = ours
-
-    def seen(self, number: int) -> int:
-        """Note an id that the kernel gave out."""
-        self.highest = max(self.highest, number)
-        return number
-
-    def live(self) -> int:
-        """How many there are beside the session's own. Raises OSError."""
-        probes: list[int] = []
-        try:
-            while not probes or probes[-1] <= self.highest:
-                probes.append(alloc(self._file))
-            return probes[-1] - len(probes) - 1
-        finally:
-            for number in reversed(probes):
-                destroy(self._file, number)
-
-    def sweep(self) -> int:
-        """Destroy all beside the session's own, also those that we were never told of, and count them."""
-        probes, found = 0, 0
-        while True:
-            probes += 1
-            top = alloc(self._file)
-            if top > self.highest:
-                break
-        for number in range(1, self.seen(top) + 1):
-            if number == self._ours:
-                continue
-            try:
-                destroy(self._file, number)
-            except OSError:
-                continue
-            found += 1
-        return found - probes
-
-
 class Ranges:
     """What is mapped in one IOAS, asked of the kernel: a fixed mapping is refused (EEXIST) where anything is mapped.
 
@@ -150,7 +109,7 @@ class Ranges:
 class _Space(NamedTuple):
     file: DevFile
     ioas: int
-    objects: Objects
+    objects: Handles
     ranges: Ranges
 
     def own(self) -> Stage:
@@ -226,7 +185,9 @@ class _Memory:
         file = DevFile(target.node, syscalls=env.syscalls)
         try:
             ioas = alloc(file)
-            space = _Space(file, ioas, Objects(file, ioas), Ranges(file, ioas))
+            space = _Space(
+                file, ioas, Handles(lambda: alloc(file), lambda number: destroy(file, number), ioas), Ranges(file, ioas)
+            )
         except OSError as error:
             file.close()
             raise DeviceUnusable(f"{target.node}: IOAS_ALLOC: {error.strerror}") from error
