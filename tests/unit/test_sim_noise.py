@@ -100,22 +100,6 @@ def test_idle_time_and_call_time_are_one_clock() -> None:
     sim.session.close()
 
 
-@pytest.mark.parametrize("lifecycle", ["vram", "export", "queue"])
-def test_idle_cycles_last_as_long_as_cycles_did_and_idling_is_no_part_of_that(lifecycle: str) -> None:
-    sim = open_sim()
-    start = sim.session.clock()
-    sim.session.idle_cycles(5.0)
-    assert sim.session.clock() == start
-    sim.cycles(lifecycle, 100)
-    busy = sim.session.clock() / 100  # what opening took counts with the cycles
-    for _ in range(2):
-        before = sim.session.clock()
-        sim.session.idle_cycles(50.5)
-        assert sim.session.clock() - before == pytest.approx(50.5 * busy, abs=TICK_S)
-        sim.session.idle(1.0)
-    sim.session.close()
-
-
 # -- found by the noisy counter alone --
 
 OBJECT = 64 << 10

@@ -60,9 +60,7 @@ class SimSession(Session):
         space = env.space(VA_BASE, options.va_bytes, PAGE)
         if "va" in options.leak:
             space = _Forgetful(space, options.leak["va"])
-        self.cycles = 0
-        """Blocks that were begun: how often the first stage of a lifecycle was tried."""
-        self._left, self._idled = 0.0, 0
+        self._left = 0.0
         self.lifecycles = _lifecycles(self, env, space)
 
     def counters(self) -> tuple[Counter, ...]:
@@ -92,20 +90,9 @@ class SimSession(Session):
 
     def idle(self, seconds: float) -> None:
         """Let so much of the device's time pass, at once. What is less than a tick is kept for the next time."""
-        self._idle_ticks(seconds / TICK_S)
-
-    def idle_cycles(self, cycles: float) -> None:
-        """Let as much of the device's time pass as so many cycles have taken on average so far: unlike seconds of a
-        wall clock that is the same in every run. Nothing before the first cycle."""
-        busy = number(self.file, uapi.INFO, "ticks") - self._idled
-        self._idle_ticks(cycles * busy / self.cycles if self.cycles else 0.0)
-
-    def _idle_ticks(self, ticks: float) -> None:
-        ticks += self._left
-        whole = int(ticks)
-        self._left = ticks - whole
-        ask(self.file, uapi.IDLE, ticks=whole)
-        self._idled += whole
+        ticks = seconds / TICK_S + self._left
+        self._left = ticks - int(ticks)
+        ask(self.file, uapi.IDLE, ticks=int(ticks))
 
     def clock(self) -> float:
         """Seconds of device time. Who compares cycling with idling measures both with this: idle time is the device's
@@ -146,23 +133,11 @@ def _lifecycles(session: SimSession, env: Env, space: AddressSpace) -> tuple[Lif
     file = session.file
     sizes = Sizes(PAGE, max(PAGE, session.options.vram_bytes // 4 // PAGE * PAGE))
     va, thing, gpu = va_stage(space, PAGE, "sim"), _object(file), _gpu_map(file, session.vm)
-    begin = _counted(session, va)
     return (
-        Lifecycle("vram", (begin, thing, gem.map_stage(file), gpu), sizes),
-        Lifecycle("export", (_counted(session, thing), _export(file, env.syscalls), gem.own_map_stage()), sizes),
-        Lifecycle("queue", (begin, thing, gpu, _queue(file), _job(file)), sizes),
+        Lifecycle("vram", (va, thing, gem.map_stage(file), gpu), sizes),
+        Lifecycle("export", (thing, _export(file, env.syscalls), gem.own_map_stage()), sizes),
+        Lifecycle("queue", (va, thing, gpu, _queue(file), _job(file)), sizes),
     )
-
-
-def _counted(session: SimSession, first: Stage) -> Stage:
-    """The first stage of a lifecycle; trying it begins a cycle."""
-    inner = first.acquire
-
-    def acquire(block: Block) -> int:
-        session.cycles += 1
-        return inner(block)
-
-    return first._replace(acquire=acquire)
 
 
 def _object(file: File) -> Stage:
