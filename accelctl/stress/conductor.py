@@ -85,8 +85,9 @@ class Conductor:
             rate = max(1.0, self.cycles / max(1e-6, self._busy))
             self._read(WARMUP)
             blocks = self._blocks(rate)
+            longest = max(block.cycles for block in blocks if block.block == CYCLE)
             for number, block in enumerate(blocks, 1):
-                self._block(block)
+                self._block(block, longest)
                 if number < len(blocks):
                     self._read(block.block)
         except Stopped as error:
@@ -111,10 +112,11 @@ class Conductor:
         third = max(1, self.wanted // 3)
         return [BlockPlan(CYCLE, third, 0), BlockPlan(CYCLE, max(1, self.wanted - third), 0)]
 
-    def _block(self, block: BlockPlan) -> None:
+    def _block(self, block: BlockPlan, longest: int) -> None:
+        """``longest``: cycles of a cycling block; an idle one lasts as long."""
         reads = min(block.reads, self._reads)
         if block.block == IDLE:
-            seconds = self._busy / max(1, self.cycles) * self._idle_cycles() / max(1, reads)
+            seconds = self._busy / max(1, self.cycles) * longest / max(1, reads)
             for _ in range(reads):
                 self._note(IDLE, self._crew.ask("rest", seconds))
                 self._look_up("idle")
@@ -124,10 +126,6 @@ class Conductor:
         for number in range(1, steps + 1):
             self._turn(block.cycles * number // steps - done, block.block if reads else "")
             done = block.cycles * number // steps
-
-    def _idle_cycles(self) -> int:
-        """An idle block lasts as long as a cycling one."""
-        return max(block.cycles for block in block_plan(self.wanted) if block.block == CYCLE)
 
     def _turn(self, cycles: int, block: str = "") -> None:
         """So many cycles by all workers together, in chunks; with ``block`` the noisy counters are noted after it."""

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from accelctl.errors import AbiError
 from accelctl.hal import ioc
-from accelctl.hal.uapi import gem_table, nvidia
+from accelctl.hal.uapi import drm, gem_table, nvidia
 from accelctl.hal.uapi._struct import Field, Ioctl, Struct, io, iow
 from tests.helpers import ROOT
 
@@ -404,3 +404,17 @@ def test_a_release_that_is_none() -> None:
     for text in ("", "550.", "abc", "550.40.07; rm", "1" * 99):
         with pytest.raises(AbiError, match="not a release"):
             nvidia.parse_release(text)
+
+
+def test_the_fast_forms_are_the_plain_ones() -> None:
+    layout = drm.MODE_CREATE_DUMB.layout
+    make, read = layout.maker("height", "bpp", "size"), layout.reader("width", "handle", "size")
+    buffer = make(3, 32, 1 << 40)
+    assert buffer == layout.pack(height=3, bpp=32, size=1 << 40)
+    layout.field("width").put(buffer, 7)
+    assert read(buffer) == (7, 0, 1 << 40)
+    for names in (("size", "height"), ("height", "height")):
+        with pytest.raises(ValueError, match="out of order"):
+            layout.maker(*names)
+    with pytest.raises(struct.error):
+        make(1 << 32, 0, 0)

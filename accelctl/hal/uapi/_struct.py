@@ -100,40 +100,29 @@ class Struct:
             self.field(name).put(buffer, value)
         return buffer
 
-    def maker(self, *names: str, **constants: Any) -> Callable[..., bytearray]:
-        """A faster :meth:`pack` for loops: takes the values of ``names`` by position (numbers in the order in which
-        they lie), everything else is ``constants`` or 0. Raises struct.error for a value that does not fit."""
-        base, layout, at = bytes(self.pack(**constants)), "<", 0
-        for field in map(self.field, names):
-            if not _is_number(field) or field.offset < at:
-                raise ValueError(f"{self.name}: {field.name} is no number, or out of order")
-            layout += f"{field.offset - at}x{field.codec.format[-1]}"
-            at = field.offset + field.size
-        start = self.field(names[0]).offset
-        if not any(base):
-            pack = struct.Struct(f"{layout}{self.size - at}x").pack
-            return lambda *values: bytearray(pack(*values))
-        put = struct.Struct("<" + "".join(f.codec.format[-1] for f in map(self.field, names))).pack_into
-        if [self.offset_of(name) - start for name in names] != _offsets(names, self):
-            return lambda *values: self.pack(**constants, **dict(zip(names, values, strict=True)))
-
-        def make(*values: int) -> bytearray:
-            buffer = bytearray(base)
-            put(buffer, start, *values)
-            return buffer
-
-        return make
+    def maker(self, *names: str) -> Callable[..., bytearray]:
+        """A faster :meth:`pack` for loops: takes the values of ``names`` by position, everything else is 0. Raises
+        struct.error for a value that does not fit."""
+        layout, end = self._part(0, names)
+        pack = struct.Struct(f"<{layout}{self.size - end}x").pack
+        return lambda *values: bytearray(pack(*values))
 
     def reader(self, *names: str) -> Callable[[bytes | bytearray], tuple[int, ...]]:
-        """A faster :meth:`unpack` for loops: the values of these fields (numbers in the order in which they lie)."""
-        layout, at = "<", self.field(names[0]).offset
+        """A faster :meth:`unpack` for loops: the values of these fields."""
+        start = self.field(names[0]).offset
+        take = struct.Struct("<" + self._part(start, names)[0]).unpack_from
+        return lambda buffer: take(buffer, start)
+
+    def _part(self, at: int, names: Sequence[str]) -> tuple[str, int]:
+        """A format of these fields alone from the byte ``at`` on, and where it ends. ValueError: they are not numbers in
+        the order in which they lie."""
+        layout = ""
         for field in map(self.field, names):
             if not _is_number(field) or field.offset < at:
                 raise ValueError(f"{self.name}: {field.name} is no number, or out of order")
             layout += f"{field.offset - at}x{field.codec.format[-1]}"
             at = field.offset + field.size
-        take, start = struct.Struct(layout).unpack_from, self.field(names[0]).offset
-        return lambda buffer: take(buffer, start)
+        return layout, at
 
     def unpack(self, buffer: bytes | bytearray) -> dict[str, Any]:
         """All values by name, views included. Raises ValueError for a buffer that is shorter than the structure."""
@@ -203,15 +192,6 @@ def _fields(layout: str, names: list[str]) -> tuple[list[Field], int]:
     if next(waiting, None) is not None:
         raise ValueError(f"more names than fields in {layout!r}: {names}")
     return found, offset
-
-
-def _offsets(names: Sequence[str], layout: Struct) -> list[int]:
-    """Where the fields would lie if nothing were between them."""
-    found, at = [], 0
-    for name in names:
-        found.append(at)
-        at += layout.field(name).size
-    return found
 
 
 def _is_number(field: Field) -> bool:
