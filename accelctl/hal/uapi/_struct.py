@@ -114,8 +114,8 @@ class Struct:
         return lambda buffer: take(buffer, start)
 
     def _part(self, at: int, names: Sequence[str]) -> tuple[str, int]:
-        """A format of these fields alone from the byte ``at`` on, and where it ends. ValueError: they are not numbers in
-        the order in which they lie."""
+        """A format of these fields alone from the byte ``at`` on, and where it ends. ValueError: they are no numbers, or
+        not in the order in which they lie."""
         layout = ""
         for field in map(self.field, names):
             if not _is_number(field) or field.offset < at:
