@@ -114,7 +114,7 @@ class Struct:
         return lambda buffer: take(buffer, start)
 
     def _part(self, at: int, names: Sequence[str]) -> tuple[str, int]:
-        """A format of these fields alone from the byte ``at`` on, and where it ends. ValueError: they are no numbers, or
+        """A format of these fields alone from the byte ``at`` on, and its end. ValueError: they are no numbers, or
         not in the order in which they lie."""
         layout = ""
         for field in map(self.field, names):
