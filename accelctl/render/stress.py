@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from accelctl.model.stressreport import FAIL, INCONCLUSIVE, PASS, SKIP, Outcome, PointTotals, StressReport
 from accelctl.model.verdict import CLEAN, Series
+from accelctl.render.layout import Page, Span
 from accelctl.render.sparkline import sparkline
 from accelctl.render.term import Term
 from accelctl.render.units import counted, seconds
 
-_SGR = {PASS: "32", FAIL: "1;31", INCONCLUSIVE: "33", SKIP: "2"}
+_STYLE = {PASS: "ok", FAIL: "critical", INCONCLUSIVE: "warn", SKIP: "dim"}
 _HEADS = ("lifecycle", "stage", "fault", "points", "balanced", "stranded", "leaked")
 _KINDS = {"door-before": "not called", "door-after": "reply lost", "kernel": "in the kernel"}
+_INDENT, _NAMES = 4, 21
+"""Columns: of what belongs to a lifecycle, and for the name of a book."""
 FLAT = 6
 """Books that did not move are named up to here, and counted after that; JSON has all of them."""
 
 
 def report_text(report: StressReport, term: Term) -> str:
     """The whole report."""
-    lines = [_title(report, term), ""]
+    page = Page(term)
+    _title(page, report)
+    page.blank()
     for outcome in report.outcomes:
-        lines += _outcome(outcome, term)
+        _outcome(page, outcome)
     if report.sweep:
-        lines += ["", "Fault points: what was left when a call failed there, and every earlier stage was undone"]
-        lines += sweep_table(report.sweep, term)
+        page.blank()
+        _words(page, "Fault points: what was left when a call failed there, and every earlier stage was undone", 0)
+        _sweep(page, report.sweep)
     if report.kernel_leaks:
-        lines += ["", "kmemleak: memory that the kernel lost during this run"]
-        lines += [f"  {line}" for line in report.kernel_leaks]
-    lines += [f"{term.glyphs.bullet} {note}" for note in report.notes]
-    lines += ["", verdict_line(report, term)]
-    return "\n".join(lines) + "\n"
+        page.blank()
+        _words(page, "kmemleak: memory that the kernel lost during this run", 0)
+        for leak in report.kernel_leaks:
+            _words(page, leak, 2)
+    for note in report.notes:
+        _words(page, f"{term.glyphs.bullet} {note}", 0)
+    page.blank()
+    _words(page, _verdict(report), 0, _STYLE[report.result])
+    return page.text()
 
 
-def verdict_line(report: StressReport, term: Term) -> str:
+def _words(page: Page, text: str, indent: int = _INDENT, style: str = "") -> None:
+    """A sentence, wrapped between words where the terminal ends."""
+    page.flow([], [[Span(text, style)]], indent=indent)
+
+
+def _verdict(report: StressReport) -> str:
     """The last line, and the only one that a hurried reader needs."""
     words = {
         PASS: "passed",
@@ -43,8 +58,8 @@ def verdict_line(report: StressReport, term: Term) -> str:
     }[report.result]
     said = f"{words} (simulated)" if report.simulated else words
     why = _worst(report)
-    text = f"{report.device}: {said}{': ' + why if why else ''}"
-    return term.style(text, _SGR[report.result]) + (" (interrupted)" if report.interrupted else "")
+    end = " (interrupted)" if report.interrupted else ""
+    return f"{report.device}: {said}{': ' + why if why else ''}{end}"
 
 
 def _worst(report: StressReport) -> str:
@@ -57,64 +72,61 @@ def _worst(report: StressReport) -> str:
     return reasons[0] if reasons and report.result in (FAIL, INCONCLUSIVE) else ""
 
 
-def _title(report: StressReport, term: Term) -> str:
+def _title(page: Page, report: StressReport) -> None:
     parts = [report.node, f"driver {report.driver}", f"proven: {report.proven}", f"seed {report.seed}"]
     mark = " SIMULATED" if report.simulated else ""
-    return f"{term.style(report.device, '1')}{mark}  {report.chip}  ({', '.join(parts)})"
+    rest = f"{mark}  {report.chip}  ({', '.join(parts)})"
+    page.flow([], [[Span(report.device, "bold"), Span(rest)]])
 
 
-def _outcome(outcome: Outcome, term: Term) -> list[str]:
-    sign = {PASS: term.glyphs.ok, FAIL: term.glyphs.error, SKIP: term.glyphs.skip, INCONCLUSIVE: term.glyphs.warn}
-    head = term.style(f"{sign[outcome.result]} {outcome.lifecycle:<16} {outcome.result}", _SGR[outcome.result])
-    if outcome.result == SKIP:
-        return [f"{head}  {outcome.reason}"]
+def _outcome(page: Page, outcome: Outcome) -> None:
+    glyphs = page.term.glyphs
+    sign = {PASS: glyphs.ok, FAIL: glyphs.error, SKIP: glyphs.skip, INCONCLUSIVE: glyphs.warn}[outcome.result]
+    head = f"{sign} {outcome.lifecycle:<16} {outcome.result}"
     did = f"{outcome.cycles:,} cycles in {seconds(outcome.seconds)}"
-    lines = [f"{head}  {did}{'; ' + outcome.reason if outcome.reason else ''}"]
-    lines += _stages(outcome)
-    lines += _books(outcome, term)
-    lines += [f"    {failure.stage.lstrip('-')} {_verb(failure.stage)} {failure.times:,} times: {failure.error}"
-              for failure in outcome.failures]  # fmt: skip
-    lines += [f"    still held: {text}" for text in outcome.outstanding[:8]]
-    lines += [f"    our mistake: {text}" for text in outcome.mistakes[:8]]
+    said = outcome.reason if outcome.result == SKIP else f"{did}{'; ' + outcome.reason if outcome.reason else ''}"
+    page.flow([Span(head, _STYLE[outcome.result])], [[Span(said)]], hang=len(head) + 2)
+    if outcome.result == SKIP:
+        return
+    if outcome.stages:
+        chain = [[Span(f"{s.name} {s.acquired:,}" + (f" ({s.held} held)" if s.held else ""))] for s in outcome.stages]
+        page.flow([Span("acquired and released: ")], chain, indent=_INDENT)
+    _books(page, outcome)
+    for failure in outcome.failures:
+        verb = "could not be released" if failure.stage.startswith("-") else "was refused"
+        _words(page, f"{failure.stage.lstrip('-')} {verb} {failure.times:,} times: {failure.error}")
+    for text in outcome.outstanding[:8]:
+        _words(page, f"still held: {text}")
+    for text in outcome.mistakes[:8]:
+        _words(page, f"our mistake: {text}")
     if outcome.replay is not None:
-        lines += [f"    shortest way to see it: {', '.join(outcome.replay.steps)}", f"    {outcome.replay.command}"]
-    return lines + [f"    {note}" for note in outcome.notes]
+        _words(page, f"shortest way to see it: {', '.join(outcome.replay.steps)}")
+        page.line(Span(outcome.replay.command, "command"), indent=_INDENT)
+    for note in outcome.notes:
+        _words(page, note)
 
 
-def _verb(stage: str) -> str:
-    return "could not be released" if stage.startswith("-") else "was refused"
-
-
-def _stages(outcome: Outcome) -> list[str]:
-    if not outcome.stages:
-        return []
-    chain = ", ".join(f"{stage.name} {stage.acquired:,}" + (f" ({stage.held} held)" if stage.held else "")
-                      for stage in outcome.stages)  # fmt: skip
-    return [f"    acquired and released: {chain}"]
-
-
-def _books(outcome: Outcome, term: Term) -> list[str]:
+def _books(page: Page, outcome: Outcome) -> None:
     verdict = outcome.verdict
     if verdict is None:
-        return []
-    lines = []
+        return
     series = {one.name: one for one in outcome.series}
     for judgement in verdict.judgements:
         if judgement.verdict == CLEAN and judgement.counter not in outcome.census:
             continue
-        curve = _curve(series.get(judgement.counter), term)
-        lines.append(f"    {judgement.counter:<20} {judgement.why} {curve}")
+        curve = _curve(series.get(judgement.counter), page.term)
+        items = [[Span(judgement.why)], *([[Span(curve)]] if curve else [])]
+        page.flow([Span(judgement.counter)], items, indent=_INDENT, hang=_NAMES, comma="")
         if judgement.decides:
-            lines.append(f"    {'':<20} to decide it: {judgement.decides}")
+            page.flow([], [[Span(f"to decide it: {judgement.decides}")]], indent=_INDENT, hang=_NAMES)
     flat = [j.counter for j in verdict.judgements if j.verdict == CLEAN and j.counter not in outcome.census]
     if flat:
         named = ", ".join(flat) if len(flat) <= FLAT else f"{', '.join(flat[:FLAT])} and {len(flat) - FLAT} more"
-        lines.append(f"    unchanged: {named}")
+        _words(page, f"unchanged: {named}")
     if verdict.unreadable:
         shown = [f"{name} ({reason})" for name, reason in verdict.unreadable[:6]]
         more = len(verdict.unreadable) - len(shown)
-        lines.append(f"    not read: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}")
-    return [line.rstrip() for line in lines]
+        _words(page, f"not read: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}")
 
 
 def _curve(series: Series | None, term: Term) -> str:
@@ -122,22 +134,15 @@ def _curve(series: Series | None, term: Term) -> str:
     return sparkline(values, 24, term.unicode) if len(set(values)) > 1 else ""
 
 
-def sweep_table(rows: Sequence[PointTotals], term: Term) -> list[str]:
+def _sweep(page: Page, rows: Sequence[PointTotals]) -> None:
     """Fault points by stage, and the reproducers of those that did not balance."""
-    cells = [_HEADS, *(_row(row) for row in rows)]
-    widths = [max(len(line[index]) for line in cells) for index in range(len(_HEADS))]
-    lines = [_aligned(line, widths) for line in cells]
-    lines.insert(1, term.glyphs.horizontal * len(lines[0]))
-    details = [detail for row in rows for detail in row.detail]
-    return [f"  {line}" for line in lines] + [f"  {term.glyphs.bullet} {detail}" for detail in details]
+    wide = [len(head) for head in _HEADS[3:]]
+    page.table(_HEADS, [[(Span(cell),) for cell in _row(row, wide)] for row in rows], indent=2, keys=2)
+    for detail in (detail for row in rows for detail in row.detail):
+        page.flow([Span(f"{page.term.glyphs.bullet} ")], [[Span(detail)]], indent=2, hang=2)
 
 
-def _row(row: PointTotals) -> tuple[str, ...]:
+def _row(row: PointTotals, wide: Sequence[int]) -> list[str]:
     numbers = (row.points, row.balanced, row.stranded, row.leaked)
-    return row.lifecycle, row.stage, _KINDS.get(row.kind, row.kind), *map(str, numbers)
-
-
-def _aligned(line: Iterable[str], widths: Sequence[int]) -> str:
-    return "  ".join(
-        f"{cell:<{w}}" if i < 3 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-    )
+    cells = [f"{number:>{width}}" for number, width in zip(numbers, wide, strict=True)]
+    return [row.lifecycle, row.stage, _KINDS.get(row.kind, row.kind), *cells]

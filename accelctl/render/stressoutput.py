@@ -10,6 +10,7 @@ from typing import Any
 from accelctl.model.stressreport import StressReport
 from accelctl.render import notes, stressdocument, term
 from accelctl.render.document import dumps, headed
+from accelctl.render.layout import Page, Span
 from accelctl.render.output import write
 from accelctl.render.stress import report_text
 
@@ -75,26 +76,24 @@ def show_list(listed: tuple[Sequence[Any], Sequence[str]], *, as_json: bool) -> 
         ]
         term.emit(dumps(headed("accelctl.stress-list/1", devices=devices, problems=list(problems))))
         return
-    out = term.current()
-    lines = [line for row in rows for line in _listed(row, out)]
-    term.emit("\n".join([*lines, *(f"{out.glyphs.warn} {problem}" for problem in problems)]) + "\n")
+    page = Page(term.current())
+    for row in rows:
+        _listed(page, row)
+    for problem in problems:
+        page.flow([Span(f"{page.term.glyphs.warn} ")], [[Span(problem)]], hang=2)
+    term.emit(page.text())
 
 
-def _listed(row: Any, out: term.Term) -> list[str]:
-    candidate = row.candidate
-    tier = (
-        f"{candidate.manifest.tier}: {candidate.manifest.proven}"
-        if candidate.manifest.tier == "proven"
-        else candidate.manifest.tier
-    )
-    head = f"{out.style(candidate.device.id, '1')}  {candidate.manifest.title}  ({tier})"
-    lines = [head]
+def _listed(page: Page, row: Any) -> None:
+    candidate, manifest = row.candidate, row.candidate.manifest
+    tier = f"{manifest.tier}: {manifest.proven}" if manifest.tier == "proven" else manifest.tier
+    page.flow([], [[Span(candidate.device.id, "bold"), Span(f"  {manifest.title}  ({tier})")]])
     if row.problem:
         lift = f"; {candidate.lift}" if candidate.lift else ""
-        lines.append(f"  left alone: {row.problem}{lift}")
+        page.flow([], [[Span(f"left alone: {row.problem}{lift}")]], indent=2)
     for dish in row.dishes:
-        chain = f" {out.glyphs.arrow} ".join(stage.name for stage in dish.stages)
-        lines.append(f"  {dish.name:<16} {'not supported: ' + dish.unsupported if dish.unsupported else chain}")
+        chain = f" {page.term.glyphs.arrow} ".join(stage.name for stage in dish.stages)
+        said = f"not supported: {dish.unsupported}" if dish.unsupported else chain
+        page.flow([Span(dish.name)], [[Span(said)]], indent=2, hang=17)
     if candidate.only_by_name and not row.problem:
-        lines.append("  only when it is named: --device " + candidate.device.id)
-    return lines
+        page.line(Span(f"only when it is named: --device {candidate.device.id}"), indent=2)

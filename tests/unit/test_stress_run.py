@@ -141,3 +141,13 @@ def test_a_door_sweep_of_the_toy(toy: object) -> None:
     assert rows["object", "door-before"].balanced == rows["object", "door-before"].points > 0
     assert said[0].startswith("books: ")
     assert "Fault points" in report_text(report, TERM)
+
+
+def test_no_line_is_wider_than_the_terminal_and_no_foreign_text_reaches_it_raw(toy: object) -> None:
+    report = run.run(CANDIDATE, replace(PLAN, cycles=200), Options())
+    plain(report).notes = ("a driver said \x1b[2J " + "and went on " * 20,)
+    text = report_text(report, term.decide(True, {"TERM": "xterm"}, "utf-8", 80)._replace(colors=None))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+    wide = report_text(report, TERM)
+    assert " ".join(wide.split()) == " ".join(text.split()), "wrapping adds and drops nothing"
