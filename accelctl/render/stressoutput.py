@@ -16,11 +16,12 @@ from accelctl.render.stress import report_text
 
 
 def show(report: StressReport, *, as_json: bool, junit: str) -> None:
-    """Print the report, and write what else was asked for."""
-    if junit:
-        write(junit, stressdocument.junit_text(report))
+    """Print the report, then write what else was asked for: a file that cannot be written must not cost the report of
+    a long run."""
     if junit != "-":
         term.emit(dumps(stressdocument.document(report)) if as_json else report_text(report, term.current()))
+    if junit:
+        write(junit, stressdocument.junit_text(report))
 
 
 def say(line: str) -> None:

@@ -62,6 +62,12 @@ def test_a_run_on_the_simulated_chip_says_so_everywhere(tmp_path: Path) -> None:
     assert run_cli(*SIM, code=0).stdout.rstrip().endswith("passed (simulated)")
 
 
+def test_a_file_that_cannot_be_written_does_not_cost_the_report(tmp_path: Path) -> None:
+    done = run_cli(*SIM, "--junit", str(tmp_path / "none" / "junit.xml"), code=2)
+    assert "passed (simulated)" in done.stdout
+    assert "cannot be written" in done.stderr
+
+
 def test_a_leak_is_exit_status_one() -> None:
     done = run_cli(*SIM, "--cycles", "2000", "--sim", "leak=object:100", "--no-ledger", code=1)
     assert "FAILED (simulated)" in done.stdout
