@@ -6,6 +6,7 @@ import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,8 +19,9 @@ from accelctl.model.stressreport import FAIL, PASS, SKIP, StressReport
 from accelctl.render import stressdocument, term
 from accelctl.render.document import dumps
 from accelctl.render.stress import report_text
-from accelctl.stress import kill, run, sweeping
+from accelctl.stress import kill, kmemleak, run, sweeping
 from accelctl.stress.door import parse_fault
+from accelctl.stress.lostmemory import searched
 from accelctl.stress.plan import MIB, Plan
 from accelctl.stress.run import Options
 from accelctl.stress.targets import Candidate
@@ -151,3 +153,20 @@ def test_no_line_is_wider_than_the_terminal_and_no_foreign_text_reaches_it_raw(t
     assert "\x1b" not in text
     wide = report_text(report, TERM)
     assert " ".join(wide.split()) == " ".join(text.split()), "wrapping adds and drops nothing"
+
+
+def test_memory_that_the_kernel_lost_to_us_fails_the_run(monkeypatch: pytest.MonkeyPatch, toy: object) -> None:
+    own = Path("/proc/self/comm").read_text(encoding="ascii").strip()
+    old = kmemleak.Entry(0x1000, 64, own, 1, 10, ("kmalloc",))
+    ours = kmemleak.Entry(0x2000, 96, own, 2, 20, ("drm_prime_add_buf_handle+0x1", "drm_ioctl+0x2"))
+    other = kmemleak.Entry(0x3000, 32, "kworker/0:1", 3, 21, ("x",))
+    answers = iter([(old,), (old, ours, other)])
+    monkeypatch.setattr(kmemleak, "available", lambda: "")
+    monkeypatch.setattr(kmemleak, "search", lambda: next(answers))
+    report = searched(lambda: run.run(CANDIDATE, PLAN, Options(command="accelctl stress --kmemleak")))
+    assert (report.result, report.exit_code) == (FAIL, 1)
+    (line,) = report.kernel_leaks
+    assert line.startswith("96 bytes at 0x2000")
+    assert line.endswith("to see it again: accelctl stress --kmemleak")
+    assert report.notes == ["kmemleak also lists 1 new objects of other programs"]
+    assert "1 kmemleak record" in report_text(report, TERM).splitlines()[-1]
