@@ -15,6 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 from accelctl.errors import PermissionDenied, UsageError
@@ -114,6 +115,7 @@ _CALLER = re.compile(r"\[ *[TC]\d+\] ?", re.ASCII)  # CONFIG_PRINTK_CALLER
 _JOURNAL_NOTE = re.compile(r"-- .* --$")
 
 
+@lru_cache(maxsize=64)  # a log of 100,000 lines is one that repeats itself, and 1 s is too long for it
 def parse_line(line: str) -> LogLine | None:
     """One line of a log in text form; None for an empty line and for one that is not the kernel's (another program in
     syslog)."""
