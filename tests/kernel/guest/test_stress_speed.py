@@ -29,10 +29,12 @@ from .helpers import needs
 
 CREATE_DUMB, MAP_DUMB, GEM_CLOSE = 0xC02064B2, 0xC01064B3, 0x40086409
 PLAN = Plan(seed=2, hold=1, partial=0, sizes="page", order="reverse", bytes_limit=MIB)
+RESULTS = os.environ.get("ACCELCTL_GUEST_RESULTS", "")
+"""Read before the fixtures clean the environment; what is written beside it reaches the host."""
 CYCLES, PAIRS = 500, 9
 LIMIT = 3.0
-"""The aim is 1.5. Emulated, on two busy cores, medians of 1.5 (vgem) to 2.1 (qxl) were measured, so this only holds the
-line until that is settled on a quiet machine."""
+"""The aim is 1.5, and it is missed: emulated, with nothing else running, medians of 1.65 (vgem), 2.42 (virtio-gpu) and
+2.67 (qxl) were measured. Until that is mended this only holds the line."""
 CHIPS = ["vgem", "virtio_gpu", "qxl"]
 
 
@@ -89,8 +91,12 @@ def test_engine_against_a_naive_loop(chip: str) -> None:
     finally:
         os.close(fd)
         worker.finish()
-    print(f"{chip}: engine with books costs {statistics.median(ratios):.2f} x the naive loop "
-          f"({min(ratios):.2f} to {max(ratios):.2f}, {PAIRS} pairs of {CYCLES} cycles)")  # fmt: skip
+    said = f"{chip}: engine with books costs {statistics.median(ratios):.2f} x the naive loop "
+    said += f"({min(ratios):.2f} to {max(ratios):.2f}, {PAIRS} pairs of {CYCLES} cycles)"
+    print(said)
+    if RESULTS:
+        with Path(RESULTS).with_name("stress-speed.txt").open("a", encoding="utf-8") as file:
+            file.write(said + "\n")
     assert statistics.median(ratios) <= LIMIT, ratios
 
 
