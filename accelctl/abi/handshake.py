@@ -20,11 +20,13 @@ from accelctl.errors import AbiError, AccelError
 
 if TYPE_CHECKING:
     from accelctl.abi.lifecycle import Memory
+    from accelctl.abi.ops import Ops
     from accelctl.abi.queue import Queue
 
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "memory": {"open": ("target", "env")},
     "queue": {"nop": (), "open": ("session", "depth")},
+    "ops": {"templates": (), "lifecycle": (), "open": ("session", "depth")},
 }
 """Contract -> method -> the arguments it is called with, by position."""
 
@@ -35,6 +37,7 @@ class Chip(NamedTuple):
     manifest: Manifest
     memory: Memory | None
     queue: Queue | None
+    ops: Ops | None
     origin: str
 
 
@@ -82,8 +85,8 @@ def check(given: Given, who: str, origin: str, abi: int | None) -> Chip:
         raise AbiError(f"{who}: its manifest says ABI {manifest.abi}, the table of chips says {abi}")
     for name in (*CONTRACTS, *LATER):
         _check_contract(name, given, who)
-    memory, queue = (given.contracts.get(name) for name in CONTRACTS)
-    return Chip(manifest, cast("Memory | None", memory), cast("Queue | None", queue), origin)
+    memory, queue, ops = (given.contracts.get(name) for name in CONTRACTS)
+    return Chip(manifest, cast("Memory | None", memory), cast("Queue | None", queue), cast("Ops | None", ops), origin)
 
 
 def _check_contract(name: str, given: Given, who: str) -> None:

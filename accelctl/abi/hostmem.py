@@ -81,3 +81,13 @@ def va_stage(space: AddressSpace, owner: str) -> Stage:
         space.free(block.address)
 
     return Stage("va", VA, acquire, release)
+
+
+def set_aside(space: AddressSpace, block: Block, owner: str) -> None:
+    """Another address for ``block``, because the kernel still has something mapped at the one that it got.
+
+    The rollback of the refused block then gives the new address back, and the old one stays out of use. Without that an
+    allocator hands it out again at once, every later block is refused, and one mapping that was not undone ends a run
+    before anybody can tell whether more would follow. Raises AccelError when the space is full.
+    """
+    block.address = space.alloc(block.size, PAGE, owner)

@@ -22,6 +22,7 @@ from accelctl.errors import AbiError
 
 if TYPE_CHECKING:
     from accelctl.abi.lifecycle import Memory
+    from accelctl.abi.ops import Ops
     from accelctl.abi.queue import Queue
 
 OFF = "none"
@@ -74,14 +75,16 @@ class Registry:
         self.given: list[Given] = []
         self.open = True
 
-    def register(self, manifest: Manifest, *, memory: Memory | None = None, queue: Queue | None = None) -> None:
+    def register(
+        self, manifest: Manifest, *, memory: Memory | None = None, queue: Queue | None = None, ops: Ops | None = None
+    ) -> None:
         """Offer a chip: its manifest, and the objects of the contracts that it claims there. A module may offer
         several; each one is judged when it is asked for."""
         if not self.open:
             raise AbiError(f"{self.module}: register() was called after load_backend had returned")
         if not isinstance(manifest, Manifest):
             raise AbiError(f"register() was given a {type(manifest).__name__}, not an accelctl.abi.manifest.Manifest")
-        self.given.append(Given(manifest, {"memory": memory, "queue": queue}))
+        self.given.append(Given(manifest, {"memory": memory, "queue": queue, "ops": ops}))
 
 
 class Entry(Protocol):

@@ -22,19 +22,20 @@ class Change(NamedTuple):
 HISTORY: dict[int, Change] = {
     1: Change(
         "0.1.0",
-        "Memory: lifecycles as lists of stages, counters, census. Queue: rings, fence points. Manifest, handshake.",
+        "Memory: lifecycles as lists of stages, counters, census. Queue: rings, fence points. Ops: op set, instruction "
+        "blob, kernel templates. Manifest, handshake.",
     ),
 }
 
-CONTRACTS = ("memory", "queue")
+CONTRACTS = ("memory", "queue", "ops")
 """Contracts of this ABI: who claims one gives its object to ``Registry.register``."""
-LATER = ("ops", "schedule", "telemetry")
+LATER = ("schedule", "telemetry")
 """Contracts whose names are taken, for an ABI to come: nobody can claim them yet."""
 
 FEATURES: dict[str, str] = {
     "memory": "allocates, maps and frees (abi.lifecycle.Memory)",
     "queue": "takes work and says when it is done (abi.queue.Queue)",
-    "ops": "computes operators",
+    "ops": "computes operators (abi.ops.Ops)",
     "schedule": "runs lists of translated operators at once",
     "telemetry": "reports pools, queues, clocks and temperatures",
     "host_map": "maps pages of the user's own memory for the device",
