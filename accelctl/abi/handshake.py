@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "memory": {"open": ("target", "env")},
     "queue": {"nop": (), "open": ("session", "depth")},
-    "ops": {"templates": (), "lifecycle": (), "open": ("session", "depth")},
+    "ops": {"devices": (), "templates": (), "lifecycle": (), "open": ("session", "depth")},
 }
 """Contract -> method -> the arguments it is called with, by position."""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from accelctl.abi.call import Call
 from accelctl.abi.launch import Launch
-from accelctl.abi.lifecycle import Session
+from accelctl.abi.lifecycle import Session, Target
 from accelctl.abi.queue import Ring
 
 
@@ -39,8 +39,22 @@ class Template(NamedTuple):
     """What one block computes, for people."""
 
 
+class Device(NamedTuple):
+    """A device of the chip on this machine."""
+
+    target: Target
+    title: str
+    """For people: the device's own name, and whose driver it is."""
+    accelerator: bool
+    """False for a CPU or a simulation: only taken when it is asked for by name."""
+
+
 class Ops(Protocol):
     """What a chip that computes offers."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """What of it is here, ``<chip>:<n>`` in order. NoDeviceError, naming what to install, where a package is
+        missing."""
 
     def templates(self) -> tuple[Template, ...]:
         """Its kernels; the first one that takes a call is used."""
