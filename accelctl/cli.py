@@ -30,7 +30,7 @@ class Row:
 
 
 _LOOK, _WORK = "Look at a machine", "Put a device to work"
-_UNDERSTAND, _SETUP = "Understand and hand over", "Set up the shell"
+_UNDERSTAND, _SETUP = "Understand and hand over", "Set it up"
 
 COMMANDS: dict[str, Row] = {
     "probe": Row("accelctl.commands.probe", "probe", "what is in this machine, is it healthy, and if not: why?", _LOOK),
@@ -48,6 +48,9 @@ COMMANDS: dict[str, Row] = {
     ),
     "capture": Row(
         "accelctl.commands.capture", "capture", "pack what probe reads, redacted, for `probe --root`", _UNDERSTAND
+    ),
+    "config": Row(
+        "accelctl.commands.config", "config", "options that are not typed: what they are, and where from", _SETUP
     ),
     "completion": Row(
         "accelctl.commands.completion", "completion", "print the completion script for bash, zsh or fish", _SETUP
@@ -68,10 +71,13 @@ GLOBAL_OPTIONS = (
     ("--ascii", "plain ASCII signs and frames; also ACCELCTL_ASCII=1"),
     ("--color WHEN", "auto (default), always or never; also NO_COLOR, FORCE_COLOR"),
     ("--debug", "show tracebacks; also ACCELCTL_DEBUG=1"),
+    ("--no-config", "read no configuration file; also ACCELCTL_NO_CONFIG=1"),
 )
-"""Options of accelctl itself. The last three may stand anywhere on the line."""
+"""Options of accelctl itself. The last four may stand anywhere on the line."""
 
 COLOR_WORDS = ("auto", "always", "never")
+
+_SWITCHES = ("--help", "--version", "--ascii", "--color", "--debug", "--no-config")
 
 _EXTRA_OF = {"grpc": "umd", "google": "umd", "numpy": "umd", "ml_dtypes": "umd", "pyopencl": "opencl"}
 """Third-party package -> the extra that installs it; every other missing package belongs to the base installation."""
@@ -92,12 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _State:
-    """What the error printer needs to know about the command line."""
+    """What the error printer and the command's frame need to know about the command line."""
 
-    __slots__ = ("debug", "who")
+    __slots__ = ("debug", "files", "who")
 
     def __init__(self) -> None:
         self.debug, self.who = False, "accelctl"
+        self.files = True
+        """Whether configuration files count."""
 
 
 def _dispatch(args: list[str], state: _State) -> int:
@@ -120,8 +128,10 @@ def _dispatch(args: list[str], state: _State) -> int:
         _unknown(args[0])
     state.who = f"accelctl {args[0]}"
     from accelctl.commands import frame
+    from accelctl.model.setting import Setup
 
-    return frame.run(frame.load(args[0], row.module, row.function, row.summary), state.who, args[1:])
+    command = frame.load(args[0], row.module, row.function, row.summary)
+    return frame.run(command, state.who, args[1:], Setup(COMMANDS, state.files))
 
 
 def _version(as_json: bool) -> int:
@@ -140,6 +150,7 @@ def _take_switches(args: list[str], state: _State) -> list[str]:
     from accelctl.render import term
 
     state.debug = os.environ.get("ACCELCTL_DEBUG", "") not in ("", "0")
+    state.files = os.environ.get("ACCELCTL_NO_CONFIG", "") in ("", "0")
     color, ascii_only, rest = "auto", False, []
     words = iter(args)
     for word in words:
@@ -147,6 +158,8 @@ def _take_switches(args: list[str], state: _State) -> list[str]:
             rest += [word, *words]
         elif word == "--debug":
             state.debug = True
+        elif word == "--no-config":
+            state.files = False
         elif word == "--ascii":
             ascii_only = True
         elif word == "--color" or word.startswith("--color="):
@@ -168,7 +181,7 @@ def _unknown(word: str) -> NoReturn:
     from accelctl.errors import UsageError
 
     what = "option" if word.startswith("-") else "command"
-    known = list(COMMANDS) if what == "command" else ["--help", "--version", "--ascii", "--color", "--debug"]
+    known = list(COMMANDS) if what == "command" else list(_SWITCHES)
     near = get_close_matches(word, known)
     raise UsageError(f"no such {what}: {word}" + (f" (did you mean {near[0]}?)" if near else ""), "accelctl --help")
 

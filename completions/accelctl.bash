@@ -10,6 +10,12 @@ _accelctl_files() {
     mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 }
 
+_accelctl_devices() {
+    local nodes
+    mapfile -t nodes < <(for node in '/dev/dri/renderD*' '/dev/dri/card*' '/dev/accel/accel*'; do compgen -G "$node"; done)
+    _accelctl_words "${nodes[*]##*/}"
+}
+
 _accelctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} path="" next i
     COMPREPLY=()
@@ -22,24 +28,25 @@ _accelctl() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         next="${path:+$path }${COMP_WORDS[i]}"
         case $next in
-        "probe"|"watch"|"stress"|"explain"|"capture"|"completion") path=$next ;;
+        "probe"|"watch"|"stress"|"explain"|"capture"|"config"|"completion") path=$next ;;
         esac
     done
     case "$path":$prev in
         "probe":--root) _accelctl_files; return ;;
-        "probe":--device) :; return ;;
+        "probe":--device) _accelctl_devices; return ;;
         "probe":--kmsg) _accelctl_files; return ;;
         "probe":--why) :; return ;;
         "probe":--junit) _accelctl_files; return ;;
         "probe":--fail-on) _accelctl_words "info warn error critical never"; return ;;
+        "probe":--trace) _accelctl_files; return ;;
         "probe":--expect) _accelctl_files; return ;;
         "probe":--save-expect) _accelctl_files; return ;;
         "probe":--diff) :; return ;;
-        "watch":--device) :; return ;;
+        "watch":--device) _accelctl_devices; return ;;
         "watch":--count) :; return ;;
         "watch":--duration) :; return ;;
-        "stress":--device) :; return ;;
-        "stress":--peer) :; return ;;
+        "stress":--device) _accelctl_devices; return ;;
+        "stress":--peer) _accelctl_devices; return ;;
         "stress":--lifecycle) :; return ;;
         "stress":--sim) :; return ;;
         "stress":--cycles) :; return ;;
@@ -66,13 +73,14 @@ _accelctl() {
         *:--color) _accelctl_words "auto always never"; return ;;
     esac
     case $path in
-        "") _accelctl_words "probe watch stress explain capture completion help -h --help --version --ascii --color --debug" ;;
-        "probe") if [[ $cur == -* ]]; then _accelctl_words "--root --device --allow-wake --kmsg --json --no-evidence --brief --why --junit --fail-on --expect --save-expect --diff -h --help --ascii --color --debug"; else :; fi ;;
-        "watch") if [[ $cur == -* ]]; then _accelctl_words "--json --device --count --duration --no-kmsg --poll -h --help --ascii --color --debug"; else :; fi ;;
-        "stress") if [[ $cur == -* ]]; then _accelctl_words "--device --peer --lifecycle --list --sim --cycles --duration --workers --threads --seed --bytes-limit --sizes --hold --order --touch --va --va-limit --replay --fault --limit --sweep --sweep-kernel --kill --kmemleak --unproven --shared --allow-wake --disruptive --no-ledger --books --json --junit --trace -h --help --ascii --color --debug"; else :; fi ;;
-        "explain") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug"; else :; fi ;;
-        "capture") if [[ $cur == -* ]]; then _accelctl_words "--force --root --key --kmsg --allow-wake -h --help --ascii --color --debug"; else _accelctl_files; fi ;;
-        "completion") if [[ $cur == -* ]]; then _accelctl_words "-h --help --ascii --color --debug"; else _accelctl_words "bash zsh fish"; fi ;;
+        "") _accelctl_words "probe watch stress explain capture config completion help -h --help --version --ascii --color --debug --no-config" ;;
+        "probe") if [[ $cur == -* ]]; then _accelctl_words "--root --device --allow-wake --kmsg --json --no-evidence --brief --why --junit --fail-on --trace --expect --save-expect --diff -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "watch") if [[ $cur == -* ]]; then _accelctl_words "--json --device --count --duration --no-kmsg --poll -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "stress") if [[ $cur == -* ]]; then _accelctl_words "--device --peer --lifecycle --list --sim --cycles --duration --workers --threads --seed --bytes-limit --sizes --hold --order --touch --va --va-limit --replay --fault --limit --sweep --sweep-kernel --kill --kmemleak --unproven --shared --allow-wake --disruptive --no-ledger --books --json --junit --trace -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "explain") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "capture") if [[ $cur == -* ]]; then _accelctl_words "--force --root --key --kmsg --allow-wake -h --help --ascii --color --debug --no-config"; else _accelctl_files; fi ;;
+        "config") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "completion") if [[ $cur == -* ]]; then _accelctl_words "-h --help --ascii --color --debug --no-config"; else _accelctl_words "bash zsh fish"; fi ;;
     esac
 }
 

@@ -20,7 +20,7 @@ DECIDING = (
 )
 """Variables of the person who runs the tests that would change outputs."""
 
-KEPT = ("ACCELCTL_SHARED", "ACCELCTL_STRICT")
+KEPT = ("ACCELCTL_SHARED", "ACCELCTL_STRICT", "ACCELCTL_NO_CONFIG")
 
 #: Files that take long and prove nothing more on a second interpreter: search for odd inputs, and checks of the source.
 NOT_REPEATED = {
@@ -40,9 +40,10 @@ NOT_REPEATED = {
 def pytest_configure(config: pytest.Config) -> None:
     """Property tests have no time limit per example: on a loaded machine it only makes noise.
 
-    A mistake in a rule fails the test instead of becoming a finding.
+    A mistake in a rule fails the test instead of becoming a finding, and nobody's own configuration counts: set here,
+    because fixtures of modules and sessions run before those of a test.
     """
-    os.environ["ACCELCTL_STRICT"] = "1"
+    os.environ["ACCELCTL_STRICT"] = os.environ["ACCELCTL_NO_CONFIG"] = "1"
     if os.environ.get("ACCELCTL_GUEST"):  # an emulated machine needs 20 s to import it, and no guest test uses it
         return
     try:

@@ -44,7 +44,7 @@ sys.stderr.write("\\nMODULES " + " ".join(sorted(sys.modules)))
 """
 
 
-def loaded_modules(*args: str, env: Mapping[str, str | None] | None = None) -> set[str]:
+def loaded_modules(*args: str, env: Mapping[str, str | None] | None = None, cwd: Path = ROOT) -> set[str]:
     """Names of all modules in the process after one command line has run.
 
     Not from -X importtime: it does not tell what importlib.import_module brings in.
@@ -52,7 +52,7 @@ def loaded_modules(*args: str, env: Mapping[str, str | None] | None = None) -> s
     done = subprocess.run(
         [sys.executable, "-c", LISTING, *args],
         env=environment(env),
-        cwd=ROOT,
+        cwd=cwd,
         capture_output=True,
         encoding="utf-8",
         stdin=subprocess.DEVNULL,

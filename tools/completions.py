@@ -1,4 +1,7 @@
-"""Completion scripts for bash, zsh and fish, fully static: TAB starts no process of accelctl."""
+"""Completion scripts for bash, zsh and fish, fully static: TAB starts no process of accelctl.
+
+Devices are offered by the names of their nodes, which the shell itself lists; nothing is opened.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +14,8 @@ ROOT_FLAGS = (
     Option(("--version",), "", "show the version", "", (), False, False, ""),
 )
 HELP_WORD = "help"
+NODES = ("/dev/dri/renderD*", "/dev/dri/card*", "/dev/accel/accel*")
+"""Nodes whose names `--device` takes; nodes of vendor drivers have names that are no filter by themselves."""
 
 
 def _names(options: Iterable[Option]) -> list[str]:
@@ -29,18 +34,20 @@ def bash(commands: Sequence[Command]) -> str:
     values = [_bash_value(" ".join(c.path), o) for c in every for o in c.options if o.metavar]
     values += [_bash_value("*", o) for o in GLOBAL_OPTIONS if o.metavar]
     words = [_bash_words(c) for c in every]
-    return _BASH.format(header=HEADER, paths=paths, roots=roots, values="\n".join(values), words="\n".join(words))
+    nodes = " ".join(f"'{node}'" for node in NODES)
+    parts = {"paths": paths, "roots": roots, "values": "\n".join(values), "words": "\n".join(words), "nodes": nodes}
+    return _BASH.format(header=HEADER, **parts)
 
 
 def _bash_value(path: str, option: Option) -> str:
     keys = "|".join(f'"{path}":{name}' if path != "*" else f"*:{name}" for name in option.names)
-    return f"        {keys}) {_bash_reply(option.choices, option.files)}; return ;;"
+    return f"        {keys}) {_bash_reply(option.choices, option.files, option.devices)}; return ;;"
 
 
-def _bash_reply(choices: Sequence[str], files: bool) -> str:
+def _bash_reply(choices: Sequence[str], files: bool, devices: bool = False) -> str:
     if choices:
         return f'_accelctl_words "{" ".join(choices)}"'
-    return "_accelctl_files" if files else ":"
+    return "_accelctl_files" if files else "_accelctl_devices" if devices else ":"
 
 
 def _bash_words(command: Command) -> str:
@@ -62,6 +69,12 @@ _accelctl_words() {{
 _accelctl_files() {{
     compopt -o filenames 2>/dev/null
     mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+}}
+
+_accelctl_devices() {{
+    local nodes
+    mapfile -t nodes < <(for node in {nodes}; do compgen -G "$node"; done)
+    _accelctl_words "${{nodes[*]##*/}}"
 }}
 
 _accelctl() {{
@@ -98,6 +111,7 @@ def zsh(commands: Sequence[Command]) -> str:
     return _ZSH.format(
         header=HEADER,
         functions=functions,
+        nodes=" ".join(f"{node}(N:t)" for node in NODES),
         names=_zsh_names(commands, extra=(f"'{HELP_WORD}:show the help of a command'",)),
         root=_zsh_specs((*ROOT_FLAGS, *GLOBAL_OPTIONS)),
         dispatch=_zsh_dispatch(commands) + f"\n                {HELP_WORD}) _values command {_zsh_words(commands)} ;;",
@@ -121,8 +135,8 @@ def _zsh_help(text: str) -> str:
     return _zsh_quote(text).replace("[", "\\[").replace("]", "\\]")
 
 
-def _zsh_action(choices: Sequence[str], files: bool) -> str:
-    return f"({' '.join(choices)})" if choices else "_files" if files else " "
+def _zsh_action(choices: Sequence[str], files: bool, devices: bool = False) -> str:
+    return f"({' '.join(choices)})" if choices else "_files" if files else "_accelctl_devices" if devices else " "
 
 
 def _zsh_specs(options: Iterable[Option]) -> str:
@@ -134,7 +148,7 @@ def _zsh_specs(options: Iterable[Option]) -> str:
             form = f"{exclude}{name}{'=' if option.metavar and name.startswith('--') else ''}[{_zsh_help(option.help)}]"
             if option.metavar:
                 metavar = _zsh_quote(option.metavar).replace(":", "\\:")
-                form += f":{metavar}:{_zsh_action(option.choices, option.files)}"
+                form += f":{metavar}:{_zsh_action(option.choices, option.files, option.devices)}"
             lines.append(f"        '{form}'")
     return " \\\n".join(lines)
 
@@ -185,6 +199,12 @@ _ZSH_GROUP = """{name}() {{
 
 _ZSH = """#compdef accelctl
 {header}
+
+_accelctl_devices() {{
+    local -a nodes
+    nodes=({nodes})
+    compadd -a nodes
+}}
 
 {functions}
 
@@ -248,6 +268,8 @@ def _fish_option(option: Option) -> str:
     names = [f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in option.names]
     if option.choices:
         names.append(f"-x -a '{' '.join(option.choices)}'")
+    elif option.devices:
+        names.append(f'-x -a \'(for n in {" ".join(NODES)}; string replace -r ".*/" "" -- $n; end)\'')
     elif option.metavar:
         names.append("-r -F" if option.files else "-x")
     return " ".join(names)

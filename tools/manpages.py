@@ -14,6 +14,17 @@ ENVIRONMENT = (
     ("COLUMNS", "Width of the terminal in columns. Output that does not go to a terminal is never cut."),
     ("ACCELCTL_ASCII", "Not empty and not 0: as --ascii."),
     ("ACCELCTL_DEBUG", "Not empty and not 0: as --debug."),
+    ("ACCELCTL_NO_CONFIG", "Not empty and not 0: as --no-config."),
+    (
+        "ACCELCTL_COMMAND_OPTION",
+        "As the option of that command; ACCELCTL_PROBE_FAIL_ON=warn is probe --fail-on warn. 1 or 0 for an option "
+        "without a value, words with spaces between them for one that may be repeated. See accelctl-config(1).",
+    ),
+)
+
+FILES = (
+    ("./accelctl.toml", "Options of commands, in the current folder. See accelctl-config(1)."),
+    ("$XDG_CONFIG_HOME/accelctl/config.toml", "The same for all folders; without the variable ~/.config."),
 )
 
 
@@ -95,6 +106,7 @@ def _root(commands: Sequence[Command]) -> str:
     lines += _examples(cli.TRY_FIRST)
     lines += _exit_status()
     lines += [".SH ENVIRONMENT", *_definitions(ENVIRONMENT)]
+    lines += [".SH FILES", *_definitions(FILES)]
     lines += _see_also([_page(c.path) for c in commands])
     return "\n".join(lines) + "\n"
 

@@ -13,6 +13,9 @@ from accelctl.commands import frame
 FILE_WORDS = {"FILE", "DIR", "TAR", "PATH", "FILES"}
 """Words in a metavar after which completion offers files."""
 
+DEVICE_WORD = "FILTER"
+"""The metavar after which completion offers device nodes."""
+
 FILE_TYPES = {"path", "file", "filename", "directory"}
 """typer's names of the types behind pathlib.Path and open-file annotations."""
 
@@ -29,6 +32,8 @@ class Option(NamedTuple):
     repeatable: bool
     note: str
     """What typer adds in brackets: default, range, required; empty when there is nothing to say."""
+    devices: bool = False
+    """Whether completion offers device nodes."""
 
 
 class Argument(NamedTuple):
@@ -64,6 +69,7 @@ GLOBAL_OPTIONS = (
     Option(("--ascii",), "", "plain ASCII signs and frames", "", (), False, False, ""),
     Option(("--color",), "WHEN", "colours in the output", "", cli.COLOR_WORDS, False, False, "default: auto"),
     Option(("--debug",), "", "show tracebacks", "", (), False, False, ""),
+    Option(("--no-config",), "", "read no configuration file", "", (), False, False, ""),
 )
 """The switches that cli.py takes out of every command line."""
 
@@ -77,7 +83,7 @@ def load() -> tuple[Command, ...]:
 
 
 def _command(command: Any, path: tuple[str, ...], summary: str) -> Command:
-    ctx = command.context_class(command, info_name=" ".join(("accelctl", *path)), **frame.settings())
+    ctx = command.context_class(command, info_name=" ".join(("accelctl", *path)), **frame.presentation())
     params = [p for p in command.get_params(ctx) if not getattr(p, "hidden", False)]
     children = [(name, child) for name, child in getattr(command, "commands", {}).items() if not child.hidden]
     return Command(
@@ -105,6 +111,7 @@ def _option(param: Any, ctx: Any) -> Option:
         not flag and _files(param),
         bool(param.multiple or getattr(param, "count", False)),
         note,
+        param.metavar == DEVICE_WORD,
     )
 
 

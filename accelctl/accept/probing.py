@@ -21,6 +21,7 @@ def look(
     allow_wake: bool = False,
     kmsg: str | None = None,
     expected: str | None = None,
+    trace: str = "",
 ) -> tuple[Report, Comparison | None]:
     """The report, cut down to what ``--device`` asks for, with the findings of ``--expect``. Filters and manifest are
     checked before the machine is read, so that a typing error costs nothing."""
@@ -29,11 +30,11 @@ def look(
 
         parse_filters(filters)
     if expected is None:
-        return _selected(scan(root, allow_wake=allow_wake, kmsg=kmsg), filters), None
+        return _selected(scan(root, allow_wake=allow_wake, kmsg=kmsg, trace=trace), filters), None
     from accelctl.accept import expect, manifest
 
     wanted = manifest.load(expected)
-    report = scan(root, allow_wake=allow_wake, kmsg=kmsg)
+    report = scan(root, allow_wake=allow_wake, kmsg=kmsg, trace=trace)
     compared = expect.compare(wanted, report)  # the whole machine: a device that is not asked for is not a missing one
     report.findings += compared.findings
     report.findings.sort(key=lambda one: (-rank(one.level), one.device or "", one.id, one.title))

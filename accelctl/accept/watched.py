@@ -6,7 +6,8 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import BinaryIO, TypeVar
 
 from accelctl.abi.rooms import Room
@@ -36,12 +37,37 @@ def scan(
     kmsg: str | None = None,
     rooms: Iterable[Room] | None = None,
     deadline_s: float = DEADLINE_S,
+    trace: str = "",
 ) -> Report:
-    """Probe the root named on the command line. Paths that hang are left out, named in ``report.stuck`` and found."""
-    outcome = watched(spec, lambda root, log: probe(root, rooms, kmsg=log), allow_wake, kmsg, deadline_s)
+    """Probe the root named on the command line. Paths that hang are left out, named in ``report.stuck`` and found.
+
+    ``trace`` names a new file for what was read, as Chrome trace JSON.
+    """
+    with _traced(trace) as wrap:
+        outcome = watched(spec, lambda root, log: probe(wrap(root), rooms, kmsg=log), allow_wake, kmsg, deadline_s)
     report = outcome.value
     add_stuck(report, outcome.stuck, deadline_s)
     return report
+
+
+@contextmanager
+def _traced(path: str) -> Iterator[Callable[[SysRoot], SysRoot]]:
+    """What a child does to its root so that it is traced. The file is the parent's: a child may be given up."""
+    if not path:
+        yield lambda root: root
+        return
+    from accelctl.hal.trace import Trace
+    from accelctl.hal.tracedtree import TracedTree
+
+    def wrap(root: SysRoot) -> SysRoot:
+        root.tree = TracedTree(root.tree, Trace(path, join=True))
+        return root
+
+    trace = Trace(path)
+    try:
+        yield wrap
+    finally:
+        trace.close()
 
 
 def watched(

@@ -5,7 +5,6 @@ Help is always typer's plain text, not rich's: 68 ms against 155 ms measured for
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -14,7 +13,9 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from accelctl.errors import NoDeviceError
+from accelctl.commands import settings
+from accelctl.errors import AccelError, NoDeviceError
+from accelctl.model.setting import Setup
 from accelctl.render import term
 
 MINIMUM_TYPER = (0, 26)
@@ -22,8 +23,6 @@ MINIMUM_TYPER = (0, 26)
 
 HELP_WIDTH = 80
 """Columns of a help page in a pipe; a wider terminal gets at most 100."""
-
-ANYWHERE = "--debug, --ascii and --color WHEN may stand anywhere; accelctl --help tells what they do."
 
 
 class Command(TyperCommand):
@@ -38,16 +37,17 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Usage, text, examples, arguments, options by panel, and where the switches of accelctl itself are told."""
+        from accelctl.commands import helppage
+
         self.format_usage(ctx, formatter)
-        if self.help:
-            formatter.write_paragraph()
-            formatter.write_text(inspect.cleandoc(self.help).partition("\f")[0])
-        if self.examples:
-            _write_examples(formatter, self.examples)
-        for title, rows in _panels(self, ctx).items():
-            _write_section(formatter, title, rows)
-        formatter.write_paragraph()
-        formatter.write_text(ANYWHERE)
+        helppage.write(self, ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Bring in what is configured, unless only help is asked for."""
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        if not given.get("help"):
+            settings.apply(self, ctx)
+        return super().parse_args(ctx, args)
 
 
 def metavar_of(argument: Any) -> str:
@@ -59,42 +59,6 @@ def usage_piece(argument: Any) -> str:
     """One positional argument as it stands in a usage line."""
     name = metavar_of(argument)
     return (name if argument.required else f"[{name}]") + ("..." if argument.nargs != 1 else "")
-
-
-def _panels(command: TyperCommand, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-    """Heading -> help rows; arguments first, options without a heading of their own last, under "Options"."""
-    panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
-    plain: list[tuple[str, str]] = []
-    for param in command.get_params(ctx):
-        record = param.get_help_record(ctx)
-        if record is None:
-            continue
-        argument = param.param_type_name == "argument"
-        title = getattr(param, "rich_help_panel", None) or ("Arguments" if argument else "")
-        (panels.setdefault(title, []) if title else plain).append(record)
-    panels["Options"] = panels.pop("Options", []) + plain
-    return {title: rows for title, rows in panels.items() if rows}
-
-
-def _write_heading(formatter: Any, title: str) -> None:
-    formatter.write_paragraph()
-    formatter.write(term.current().style(f"{title}:", "1") + "\n")
-
-
-def _write_section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
-    _write_heading(formatter, title)
-    formatter.indent()
-    formatter.write_dl(rows)
-    formatter.dedent()
-
-
-def _write_examples(formatter: Any, examples: Sequence[tuple[str, str]]) -> None:
-    """Command lines are for copying, so they are never wrapped; too long ones get their explanation on a line above."""
-    _write_heading(formatter, "Examples")
-    left = max(len(line) for line, _ in examples)
-    beside = left + max(len(text) for _, text in examples) + 4 <= formatter.width
-    for line, text in examples:
-        formatter.write(f"  {line:<{left}}  {text}\n" if beside else f"  # {text}\n  {line}\n")
 
 
 def load(name: str, module: str, function: str, summary: str) -> Any:
@@ -120,17 +84,21 @@ def _check_typer() -> None:
         raise NoDeviceError(message, "pip install 'typer>=0.26,<0.29'")
 
 
-def settings() -> dict[str, Any]:
+def presentation() -> dict[str, Any]:
     """Context settings of every command: both help options, and a help page that fits the terminal."""
     out = term.current()
     width = max(min(out.width or HELP_WIDTH, 100), 50)
     return {"help_option_names": ["-h", "--help"], "terminal_width": width, "color": out.colors is not None}
 
 
-def run(command: Any, who: str, args: Sequence[str]) -> int:
+def run(command: Any, who: str, args: Sequence[str], setup: Setup) -> int:
     """Parse and run. `who` is the command's full name, for the usage line. Returns the exit status."""
-    with command.make_context(who, list(args), **settings()) as ctx:
-        result = command.invoke(ctx)
+    with command.make_context(who, list(args), obj=setup, **presentation()) as ctx:
+        try:
+            result = command.invoke(ctx)
+        except AccelError as error:
+            settings.explain(error, ctx)
+            raise
     return int(result) if isinstance(result, int) else 0
 
 

@@ -50,6 +50,7 @@ Why = Annotated[
 ]
 Junit = Annotated[str | None, _option("--junit", "also write findings as JUnit XML for CI servers", OUTPUT, "FILE")]
 FailOn = Annotated[Level, _option("--fail-on", "exit status 1 from this level of findings on", OUTPUT)]
+TraceFile = Annotated[str, _option("--trace", "every read, as Chrome trace JSON", OUTPUT, "FILE")]
 Expect = Annotated[
     str | None, _option("--expect", "what this machine type must have: differences are findings", COMPARE, "FILE")
 ]
@@ -73,6 +74,7 @@ def probe(
     why: Why = None,
     junit_file: Junit = None,
     fail_on: FailOn = Level.error,
+    trace: TraceFile = "",
     expect: Expect = None,
     save_expect: Save = None,
     diff: Diff = None,
@@ -86,14 +88,14 @@ def probe(
         from accelctl.accept import probing
         from accelctl.render import output, tally
 
-        _check(as_json, no_evidence, brief, why, junit_file, save_expect, diff)
+        _check(as_json, no_evidence, brief, why, junit_file, save_expect, diff, trace)
         if diff is not None:
             from accelctl.render.document import document
 
             delta = probing.difference(*diff, document)
             output.show_delta(delta, as_json=as_json)
             return 0 if delta.same else 1
-        report, compared = probing.look(root, device, allow_wake=allow_wake, kmsg=kmsg, expected=expect)
+        report, compared = probing.look(root, device, allow_wake=allow_wake, kmsg=kmsg, expected=expect, trace=trace)
         if why is not None:
             from accelctl.accept.why import ask
 
@@ -128,14 +130,15 @@ def _uncollected() -> Iterator[None]:
 
 
 def _check(
-    as_json: bool, no_evidence: bool, brief: bool, why: str | None, junit: str | None, save: str | None, diff: object
+    as_json: bool, bare: bool, brief: bool, why: object, junit: str | None, save: object, diff: object, trace: str
 ) -> None:
     """Options that contradict each other are refused before anything is read."""
     from accelctl.errors import UsageError
 
-    if no_evidence and not as_json:
+    if bare and not as_json:
         raise UsageError("--no-evidence only goes with --json")
     given = {"--brief": brief, "--why": why is not None, "--junit -": junit == "-", "--save-expect": save is not None}
+    given |= {"--trace": bool(trace) and diff is not None}
     given |= {"--diff": diff is not None, "--json": as_json and why is None and diff is None}
     chosen = [name for name, there in given.items() if there]
     if len(chosen) > 1:

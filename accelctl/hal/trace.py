@@ -37,15 +37,18 @@ def calls_of(modules: Iterable[ModuleType]) -> dict[int, Ioctl]:
 class Trace:
     """An open trace file. Several processes and threads may write: each event is one write(2) to an O_APPEND file."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, join: bool = False) -> None:
+        """``join``: write into a trace that another process has begun and will close."""
+        self._count = 0
+        new = 0 if join else os.O_CREAT | os.O_EXCL
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | new, 0o644)
         except FileExistsError:
             raise UsageError(f"{path}: there is such a file already") from None
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({(error.strerror or '').lower()})") from None
-        self._write("[")
-        self._count = 0
+        if not join:
+            self._write("[")
 
     def fileno(self) -> int:
         """For children that keep it open."""

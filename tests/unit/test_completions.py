@@ -1,5 +1,6 @@
 """Completion scripts and man pages: current, accepted by their programs, and offering the right words."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -61,11 +62,11 @@ def test_every_option_is_offered() -> None:
             assert name.replace("-", "\\-") in page, f"{name} in {command.path}"
 
 
-def complete_bash(*words: str, cwd: Path = ROOT) -> list[str]:
+def complete_bash(*words: str, cwd: Path = ROOT, folder: Path = FOLDER) -> list[str]:
     """What bash offers for the last word, with the words split as readline does (at spaces and `=`)."""
     split = [part for word in words for part in word.replace("=", " = ").split(" ")]
     quoted = " ".join(f"'{word}'" for word in split)
-    script = f"source {FOLDER}/accelctl.bash; COMP_WORDS=({quoted}); COMP_CWORD={len(split) - 1}; _accelctl"
+    script = f"source {folder}/accelctl.bash; COMP_WORDS=({quoted}); COMP_CWORD={len(split) - 1}; _accelctl"
     line = f'{script}; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", line], cwd=cwd, capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -91,12 +92,14 @@ def test_bash_offers_files_where_files_are_meant(tmp_path: Path) -> None:
     assert complete_bash("accelctl", "completion", "mach", cwd=tmp_path) == []
 
 
-def test_fish_offers_commands_options_and_values() -> None:
-    def offers(line: str) -> list[str]:
-        script = f"source {FOLDER}/accelctl.fish; complete -C '{line}'"
-        done = subprocess.run([need("fish"), "--no-config", "-c", script], capture_output=True, text=True, check=True)
-        return [offer.split("\t")[0] for offer in done.stdout.splitlines()]
+def offers_fish(line: str, folder: Path = FOLDER) -> list[str]:
+    script = f"source {folder}/accelctl.fish; complete -C '{line}'"
+    done = subprocess.run([need("fish"), "--no-config", "-c", script], capture_output=True, text=True, check=True)
+    return [offer.split("\t")[0] for offer in done.stdout.splitlines()]
 
+
+def test_fish_offers_commands_options_and_values() -> None:
+    offers = offers_fish
     assert offers("accelctl pro") == ["probe"]
     assert set(offers("accelctl ")) == {*cli.COMMANDS, "help"}
     assert set(offers("accelctl completion ")) == {"bash", "zsh", "fish"}
@@ -104,20 +107,55 @@ def test_fish_offers_commands_options_and_values() -> None:
     assert "--json" in offers("accelctl probe --j")
 
 
-def test_zsh_offers_commands_options_and_values() -> None:
+def offers_zsh(line: str, folder: Path = FOLDER) -> str:
     """The real completion system, in a zsh on a pseudo-terminal that lists its matches when TAB is pressed."""
-    zsh = need("zsh")
+    done = subprocess.run(
+        [need("zsh"), "-f", "-c", ZSH_CAPTURE, "zsh", str(folder), line],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
 
-    def offers(line: str) -> str:
-        done = subprocess.run(
-            [zsh, "-f", "-c", ZSH_CAPTURE, "zsh", str(FOLDER), line],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        return done.stdout
 
+@pytest.fixture
+def with_nodes(tmp_path: Path) -> Path:
+    """The scripts, with /dev/ turned into a folder that holds nodes."""
+    for name in ("dri/renderD128", "dri/renderD129", "dri/card0", "dri/by-path", "accel/accel0", "kfd"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("accelctl.bash", "_accelctl", "accelctl.fish"):
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(re.sub(r"/dev/(?=dri|accel)", f"{tmp_path}/", text), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("shell", completions.SHELLS)
+def test_device_nodes_are_offered(shell: str, with_nodes: Path) -> None:
+    if shell == "bash":
+        assert set(complete_bash("accelctl", "probe", "--device", "", folder=with_nodes)) == NODES
+        assert complete_bash("accelctl", "stress", "--peer", "card", folder=with_nodes) == ["card0"]
+    elif shell == "fish":
+        assert set(offers_fish("accelctl probe --device ", with_nodes)) == NODES
+    else:
+        shown = offers_zsh("accelctl probe --device ", with_nodes)
+        assert set(re.findall(r"(?:renderD|card|accel)\d+", shown)) == NODES
+        assert "by-path" not in shown
+
+
+NODES = {"renderD128", "renderD129", "card0", "accel0"}
+
+
+def test_without_nodes_nothing_is_offered(with_nodes: Path) -> None:
+    for folder in ("dri", "accel"):
+        shutil.rmtree(with_nodes / folder)
+    assert complete_bash("accelctl", "probe", "--device", "", folder=with_nodes) == []
+    assert offers_fish("accelctl probe --device ", with_nodes) == []
+
+
+def test_zsh_offers_commands_options_and_values() -> None:
+    offers = offers_zsh
     assert "probe" in offers("accelctl ")
     assert all(shell in offers("accelctl completion ") for shell in completions.SHELLS)
     assert "--json" in offers("accelctl probe --")

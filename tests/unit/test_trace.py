@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ import pytest
 
 from accelctl.errors import UsageError
 from accelctl.hal.devfile import File, Syscalls
+from accelctl.hal.root import open_root
 from accelctl.hal.trace import LIMIT, Trace, TracedSyscalls, calls_of
+from accelctl.hal.tracedtree import TracedTree
 from accelctl.hal.uapi import drm
+from accelctl.probes.scan import probe
+from tests.helpers import run_cli
+from tests.synthetic import make_machine
 
 
 class Answering(Syscalls):
@@ -75,3 +81,39 @@ def test_no_file_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         Trace(str(tmp_path / "none" / "t"))
     assert (tmp_path / "t").read_text(encoding="utf-8") == "mine"
+
+
+# -- reads, of `probe --trace` --
+
+
+def test_reads_are_traced_one_for_one(tmp_path: Path) -> None:
+    """The root counts what it opened by itself: both books agree, path by path."""
+    make_machine(tmp_path / "root", 2)
+    root = open_root(str(tmp_path / "root"))
+    trace = Trace(str(tmp_path / "trace.json"))
+    root.tree = TracedTree(root.tree, trace)
+    probe(root)
+    trace.close()
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
+    reads = Counter(one["args"]["path"] for one in events if one["name"].startswith("read "))
+    assert reads == Counter(root.opened)
+    sizes = {one["args"]["path"]: one["args"].get("bytes") for one in events if one["name"].startswith("read ")}
+    vendor = next(path for path in sizes if path.endswith("/vendor"))
+    assert sizes[vendor] == (tmp_path / "root" / vendor).stat().st_size
+    assert any(one["args"].get("error") == "ENOENT" for one in events[:-1])
+
+
+def test_probe_writes_a_trace_and_the_same_report(tmp_path: Path) -> None:
+    make_machine(tmp_path / "root", 2)
+    words = ("probe", "--root", "root", "--brief")
+    plain = run_cli(*words, cwd=tmp_path, code=0)
+    done = run_cli(*words, "--trace", "trace.json", cwd=tmp_path, code=0)
+    assert (done.stdout, done.stderr) == (plain.stdout, plain.stderr)
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
+    assert {one["name"].split()[0] for one in events} == {"read", "listdir", "readlink", "resolve", "stat", "end"}
+    assert all(one["dur"] >= 0 and one["args"]["path"] for one in events[:-1])
+    again = run_cli(*words, "--trace", "trace.json", cwd=tmp_path, code=2)
+    assert again.stderr == "accelctl probe: trace.json: there is such a file already\n"
+    both = run_cli("probe", "--diff", "root", "root", "--trace", "other.json", cwd=tmp_path, code=2)
+    assert "--trace and --diff exclude each other" in both.stderr
+    assert not (tmp_path / "other.json").exists()

@@ -1,0 +1,148 @@
+"""Options from the environment and from files, for every command alike. What is typed stands above all of it.
+
+ACCELCTL_* > ./accelctl.toml > $XDG_CONFIG_HOME/accelctl/config.toml. No option is known here by what it does: names,
+types and messages are those of the command, and the layers go where Click has a place for them (``envvar`` of an
+option, ``default_map`` of a context).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from accelctl.errors import AccelError, UsageError
+from accelctl.hal import configfile
+from accelctl.model.setting import DEFAULT, ENVIRONMENT, FILE, REFUSED, TAKEN, Layers, Setting, Setup, Value
+from accelctl.render import notes
+
+DANGEROUS = frozenset(("allow-wake", "disruptive", "fault", "force", "kill", "kmemleak", "limit", "shared", "sweep"))
+DANGEROUS |= {"sweep-kernel", "unproven", "stress device", "stress peer"}
+"""Options (of one command, where it is named) that can cost something: whoever wants one of them says so each time."""
+
+ASKING = frozenset(("diff", "list", "replay", "save-expect", "why"))
+"""Options that ask for something else than the command's usual work, once."""
+
+_KEY = "accelctl.settings"
+
+
+def apply(command: Any, ctx: Any) -> None:
+    """Give a context, before its arguments are parsed, what stands in for options that are not typed."""
+    layers = read(ctx.find_root().obj or Setup({}, False))
+    for file in layers.files:
+        if file.state == REFUSED:
+            notes.warn(f"{file.path}: not taken: {file.reason}")
+    settings = in_force(command, ctx, layers) if layers.tables or _variables(command.name) else {}
+    ctx.default_map = {name: one.value for name, one in settings.items() if one.origin == FILE}
+    ctx.meta[_KEY] = layers, settings
+
+
+def layers_of(ctx: Any) -> Layers:
+    """What was read for this run."""
+    layers: Layers = ctx.meta[_KEY][0]
+    return layers
+
+
+def read(setup: Setup) -> Layers:
+    """Look at the files; UsageError, one line, for one that cannot be understood."""
+    found = configfile.find() if setup.files else ()
+    taken = [(file.path, data) for file, data in found if file.state == TAKEN]
+    if not taken:
+        return Layers(tuple(file for file, _ in found), ())
+    from accelctl.model.configtext import tables
+
+    return Layers(tuple(file for file, _ in found), tuple((p, tables(p, data, setup.commands)) for p, data in taken))
+
+
+def options_of(command: Any, ctx: Any) -> dict[str, Any]:
+    """Key -> option, of every option that help shows."""
+    shown = [p for p in command.get_params(ctx) if p.param_type_name == "option" and p.expose_value and not p.hidden]
+    return {max(option.opts, key=len).lstrip("-"): option for option in shown}
+
+
+def variable_of(command: str, key: str) -> str:
+    """ACCELCTL_PROBE_FAIL_ON for --fail-on of probe; empty where only the command line counts."""
+    return "" if {key, f"{command} {key}"} & (DANGEROUS | ASKING) else _variable(command, key)
+
+
+def _variable(*words: str) -> str:
+    return "_".join(("ACCELCTL", *words)).upper().replace("-", "_")
+
+
+def _variables(command: str) -> list[str]:
+    """Those of the environment that speak of this command and are not empty."""
+    return sorted(one for one, text in os.environ.items() if text and one.startswith(_variable(command, "")))
+
+
+def in_force(command: Any, ctx: Any, layers: Layers) -> dict[str, Setting]:
+    """Parameter name -> what stands in for it. Raises UsageError for anything that is not understood."""
+    name, options = command.name, options_of(command, ctx)
+    known = {_variable(name, key): key for key in options}
+    for variable in _variables(name):
+        _check(name, known.get(variable, ""), variable, known, variable)
+    for path, tables in layers.tables:
+        for key in tables.get(name, {}):
+            _check(name, key if key in options else "", key, options, f"{path}: [{name}] {key}")
+    return {option.name: _setting(name, key, option, ctx, layers) for key, option in options.items()}
+
+
+def _check(command: str, key: str, word: str, known: Iterable[str], where: str) -> None:
+    if not key:
+        from accelctl.model.configtext import near
+
+        raise UsageError(f"{where}: no such option{near(word, known)}", f"accelctl {command} --help")
+    if not variable_of(command, key):
+        raise UsageError(f"{where}: only taken from the command line", f"accelctl {command} --{key}")
+
+
+def _setting(command: str, key: str, option: Any, ctx: Any, layers: Layers) -> Setting:
+    """The highest layer that has a value; all of them are checked."""
+    variable = variable_of(command, key)
+    option.envvar, option.show_envvar = variable or None, False  # one line of the help page tells it for all
+    found = Setting(command, key, _plain(option.default), DEFAULT, "", variable)
+    for path, tables in reversed(layers.tables):
+        if key in tables.get(command, {}):
+            where = f"{path}: [{command}] {key}"
+            found = found._replace(value=_from_file(option, ctx, tables[command][key], where), origin=FILE, place=path)
+    typed = option.value_from_envvar(ctx)
+    if typed is not None:
+        found = found._replace(value=_cast(option, ctx, typed, variable), origin=ENVIRONMENT, place=variable)
+    return found
+
+
+def _from_file(option: Any, ctx: Any, value: Any, where: str) -> Value:
+    from accelctl.model.configtext import FLAG, NUMBER, TEXT, WHOLE, value_for
+
+    name = option.type.name
+    kind = FLAG if option.is_flag else WHOLE if name.startswith("int") else NUMBER if name.startswith("float") else TEXT
+    return _cast(option, ctx, value_for(kind, -1 if option.multiple else option.nargs, value, where), where)
+
+
+def _cast(option: Any, ctx: Any, value: Any, where: str) -> Value:
+    """Click's own conversion; its error names the place instead of an option that nobody typed."""
+    try:
+        return _plain(option.type_cast_value(ctx, value))
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        raise UsageError(f"{where}: {getattr(error, 'message', error)}") from None
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, (list, tuple)):
+        return [str(_plain(one)) for one in value]
+    value = getattr(value, "value", value)  # of an Enum
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def explain(error: AccelError, ctx: Any) -> None:
+    """Add where a value is from that the user did not type, to an error that names the option or its value."""
+    for name, one in ctx.meta.get(_KEY, ((), {}))[1].items():
+        source = ctx.get_parameter_source(name)
+        texts = one.value if isinstance(one.value, list) else [str(one.value)]
+        said = re.search(rf"--{one.option}(?![\w-])", error.message) or any(
+            len(text) > 3 and text in error.message for text in texts if not isinstance(one.value, bool)
+        )
+        if said and one.place and source is not None and source.name in ("ENVIRONMENT", "DEFAULT_MAP"):
+            error.message += f" (--{one.option} is set by {one.place})"
