@@ -22,6 +22,8 @@ _DEBUGFS = "sys/kernel/debug"
 _WANTED = (
     ("failslab/ignore-gfp-wait", "N"),
     ("fail_page_alloc/ignore-gfp-wait", "N"),
+    ("fail_page_alloc/ignore-gfp-highmem", "N"),
+    ("fail_page_alloc/min-order", "0"),
     ("failslab/verbose", "0"),
     ("fail_page_alloc/verbose", "0"),
     ("fail_usercopy/verbose", "0"),
@@ -37,8 +39,9 @@ def available(root: SysRoot) -> str | None:
 
 
 def knobs(root: SysRoot) -> str:
-    """One line to type as root where debugfs is set so that faults are left out (ignore-gfp-wait) or each one prints
-    a call trace (verbose); empty where all is well. Nothing here writes to debugfs."""
+    """One line to type as root where debugfs is set so that faults are left out (ignore-gfp-wait; single pages and
+    those of user memory, by default) or each one prints a call trace (verbose); empty where all is well. Nothing here
+    writes to debugfs. Kernel mm/fail_page_alloc.c, Documentation/fault-injection/fault-injection.rst."""
     wrong: list[str] = []
     for name, wanted in _WANTED:
         reading = root.read(f"{_DEBUGFS}/{name}", str)

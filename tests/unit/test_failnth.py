@@ -17,13 +17,16 @@ from accelctl.hal.root import open_root
 from accelctl.stress.failnth import FailNthCalls, available, knobs, sweep
 
 
-def debugfs(root: Path, *, wait: str = "N", verbose: str = "0") -> Path:
+def debugfs(root: Path, *, wait: str = "N", verbose: str = "0", order: str = "0") -> Path:
     for kind in ("failslab", "fail_page_alloc", "fail_usercopy"):
         folder = root / "sys/kernel/debug" / kind
         folder.mkdir(parents=True)
         (folder / "verbose").write_text(verbose + "\n", encoding="ascii")
         if kind != "fail_usercopy":
             (folder / "ignore-gfp-wait").write_text(wait + "\n", encoding="ascii")
+    pages = root / "sys/kernel/debug/fail_page_alloc"
+    (pages / "min-order").write_text(order + "\n", encoding="ascii")
+    (pages / "ignore-gfp-highmem").write_text(wait + "\n", encoding="ascii")
     return root
 
 
@@ -43,11 +46,13 @@ def test_where_there_is_none_it_says_why(tmp_path: Path) -> None:
 
 def test_knobs_say_what_to_type(tmp_path: Path) -> None:
     assert knobs(open_root(str(debugfs(tmp_path / "good")))) == ""
-    said = knobs(open_root(str(debugfs(tmp_path / "fresh", wait="Y", verbose="2"))))
+    said = knobs(open_root(str(debugfs(tmp_path / "fresh", wait="Y", verbose="2", order="1"))))
     assert sorted(said.split("; ")) == [
+        "echo 0 > /sys/kernel/debug/fail_page_alloc/min-order",
         "echo 0 > /sys/kernel/debug/fail_page_alloc/verbose",
         "echo 0 > /sys/kernel/debug/fail_usercopy/verbose",
         "echo 0 > /sys/kernel/debug/failslab/verbose",
+        "echo N > /sys/kernel/debug/fail_page_alloc/ignore-gfp-highmem",
         "echo N > /sys/kernel/debug/fail_page_alloc/ignore-gfp-wait",
         "echo N > /sys/kernel/debug/failslab/ignore-gfp-wait",
     ]

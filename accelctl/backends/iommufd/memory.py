@@ -121,15 +121,21 @@ class _Space(NamedTuple):
 
         return Stage("ioas", HANDLE, acquire, lambda block: destroy(self.file, block.handle), "IOAS_ALLOC / DESTROY")
 
-    def iova(self, *, shared: bool = True, fixed: bool = False) -> Stage:
-        """A mapping in the session's IOAS or in the block's own, at ``block.address`` (fixed) or where it comes."""
+    def iova(self, *, shared: bool = True, fixed: AddressSpace | None = None) -> Stage:
+        """A mapping in the session's IOAS or in the block's own: at ``block.address``, which ``fixed`` handed out, or
+        where it comes."""
 
         def ioas(block: Block) -> int:
             return self.ioas if shared else block.handle
 
         def acquire(block: Block) -> int:
-            place = block.address if fixed else None
-            block.address = map_(self.file, ioas(block), block.extra.address, block.size, place)
+            place = block.address if fixed is not None else None
+            try:
+                block.address = map_(self.file, ioas(block), block.extra.address, block.size, place)
+            except OSError as error:
+                if fixed is not None and error.errno == errno.EEXIST:
+                    hostmem.set_aside(fixed, block, "iommufd")  # something is mapped there, although it was given back
+                raise
             if shared:
                 return self.ranges.seen(block.address, block.size)
             return block.handle  # the first address of every IOAS is the same one
@@ -144,7 +150,7 @@ class _Space(NamedTuple):
 
 def _lifecycles(space: _Space, chosen: AddressSpace | None, why: str) -> tuple[Lifecycle, ...]:
     sizes, host = Sizes(hostmem.PAGE), hostmem.stage()
-    fixed = () if chosen is None else (hostmem.va_stage(chosen, "iommufd"), host, space.iova(fixed=True))
+    fixed = () if chosen is None else (hostmem.va_stage(chosen, "iommufd"), host, space.iova(fixed=chosen))
     return (
         Lifecycle("ioas", (space.own(), host, space.iova(shared=False)), sizes),
         Lifecycle("map", (host, space.iova()), sizes),

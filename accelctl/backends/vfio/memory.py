@@ -75,13 +75,18 @@ def window(container: File) -> tuple[int, int]:
     return base, min(end + 1 - base, _MOST) // hostmem.PAGE * hostmem.PAGE
 
 
-def _iova(container: File) -> Stage:
+def _iova(container: File, space: AddressSpace) -> Stage:
     into, out = vfio.IOMMU_MAP_DMA, vfio.IOMMU_UNMAP_DMA
     both = vfio.VFIO_DMA_MAP_FLAG_READ | vfio.VFIO_DMA_MAP_FLAG_WRITE
 
     def acquire(block: Block) -> int:
         argument = into.layout.pack(flags=both, vaddr=block.extra.address, iova=block.address, size=block.size)
-        container.ioctl(into.number, argument)
+        try:
+            container.ioctl(into.number, argument)
+        except OSError as error:
+            if error.errno == errno.EEXIST:  # something is mapped there, although it was given back
+                hostmem.set_aside(space, block, "vfio")
+            raise
         return block.address
 
     def release(block: Block) -> None:
@@ -165,6 +170,10 @@ def _space(container: DevFile, env: Env) -> tuple[AddressSpace | None, str]:
         return None, error.reason
 
 
+def _stages(container: File, space: AddressSpace) -> tuple[Stage, ...]:
+    return hostmem.va_stage(space, "vfio"), hostmem.stage(), _iova(container, space)
+
+
 class _Memory:
     def open(self, target: Target, env: Env) -> Session:
         """Open the container, and the group (``target.others``). AccelError where one cannot be opened or joined."""
@@ -175,7 +184,7 @@ class _Memory:
                 files.append(DevFile(target.others[0], syscalls=env.syscalls))
                 _join(files[0], files[1])
                 space, why = _space(files[0], env)
-            stages = () if space is None else (hostmem.va_stage(space, "vfio"), hostmem.stage(), _iova(files[0]))
+            stages = () if space is None else _stages(files[0], space)
             return _Session(target, Lifecycle("map", stages, Sizes(hostmem.PAGE), unsupported=why), tuple(files))
         except (OSError, ValueError) as error:
             _close(files)

@@ -15,7 +15,11 @@ import pytest
 from accelctl.abi import registry
 from accelctl.abi.lifecycle import Block, Env, Lifecycle, Session, Stage, Target
 from accelctl.hal.devfile import open_files
+from accelctl.hal.root import open_root
 from accelctl.memory.va import GoodFit
+from accelctl.stress.failnth import knobs
+
+from .helpers import PCI, driver_of, pci_functions, wait_for
 
 CYCLES = 200
 PAGE = 4096
@@ -25,6 +29,9 @@ VFIO_UNMAP_DMA, IOAS_UNMAP = 0x3B72, 0x3B86
 CARDS = {"vgem": "vgem", "vkms": "vkms", "bochs": "bochs-drm", "qxl": "qxl", "virtio_gpu": "virtio_gpu"}
 """Chip -> its driver's name."""
 FDS = ["dma_heap", "udmabuf"]
+BOCHS = (0x1234, 0x1111)
+GROUPS = Path("/dev/vfio")
+DEBUGFS = Path("/sys/kernel/debug")
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +40,56 @@ def nothing_open() -> Iterator[None]:
     yield
     assert open_files() == {}
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def vfio_group() -> Iterator[str]:
+    """The node of the group of a bochs function that is bound to vfio-pci while the test runs.
+
+    The test binds, and undoes it; the product never does (it writes nothing to sysfs). The last function is the spare
+    one: the first is the machine's own VGA.
+    """
+    address = pci_functions(*BOCHS)[-1]
+    folder = PCI / "devices" / address
+    node = GROUPS / (folder / "iommu_group").resolve().name
+    _bind(address, "vfio-pci")
+    try:
+        wait_for(node.exists, f"{node} is here")
+        yield str(node)
+    finally:
+        _bind(address, "")
+        wait_for(lambda: driver_of(folder) == "bochs-drm", "bochs is back")
+
+
+def _bind(address: str, driver: str) -> None:
+    """driver_override and drivers_probe (Documentation/ABI/testing/sysfs-bus-pci); "": whoever drives it by itself."""
+    folder = PCI / "devices" / address
+    (folder / "driver_override").write_text(driver + "\n", encoding="ascii")
+    (folder / "driver" / "unbind").write_text(address, encoding="ascii")
+    (PCI / "drivers_probe").write_text(address, encoding="ascii")
+    if driver:
+        wait_for(lambda: driver_of(folder) == driver, f"{address} bound to {driver}")
+
+
+@pytest.fixture
+def prepared(request: pytest.FixtureRequest) -> None:
+    """What the device of a parametrized test must have before it can be opened: VFIO a group, the others nothing."""
+    if any("vfio" in str(value) for value in request.node.callspec.params.values()):
+        request.getfixturevalue("vfio_group")
+
+
+@pytest.fixture
+def knobs_set() -> Iterator[None]:
+    """As knobs() says to type it; they are put back, because other tests here look at them too."""
+    before = {}
+    for line in filter(None, knobs(open_root("/")).split("; ")):
+        word, value, arrow, path = line.split()
+        assert (word, arrow) == ("echo", ">")
+        before[path] = Path(path).read_text(encoding="ascii")
+        Path(path).write_text(value, encoding="ascii")
+    yield
+    for path, value in before.items():
+        Path(path).write_text(value, encoding="ascii")
 
 
 # -- calls of our own --
@@ -105,6 +162,8 @@ def target_of(chip: str) -> Target:
         return Target(chip, chip, CARDS[chip], nodes(CARDS[chip])[0])
     if chip == "prime":
         return Target(chip, chip, "virtio_gpu", nodes("virtio_gpu")[0], (nodes("vgem")[0],))
+    if chip == "vfio":
+        return Target(chip, chip, "", str(GROUPS / "vfio"), tuple(map(str, sorted(GROUPS.glob("[0-9]*")))))
     node = {"dma_heap": "/dev/dma_heap/system", "udmabuf": "/dev/udmabuf", "iommufd": "/dev/iommu"}[chip]
     return Target(chip, chip, "", node, (nodes("vgem")[0],) if chip in FDS else ())
 

@@ -10,7 +10,6 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,10 +43,11 @@ from .backendkit import (
     release,
     target_of,
     touch,
+    vfio_group,
 )  # fmt: skip
-from .helpers import driver_of, needs, pci_functions, unprivileged, wait_for
+from .helpers import needs, unprivileged
 
-__all__ = ["nothing_open"]  # used by every test here
+__all__ = ["nothing_open", "vfio_group"]  # fixtures
 
 LIVES = {
     "vgem": {"dumb", "export"},
@@ -62,8 +62,6 @@ LIVES = {
 }
 """Chip -> lifecycles that work in these guests."""
 DRM = [pytest.param(chip, marks=needs("debug")) if chip == "vkms" else chip for chip in CARDS]
-BOCHS = (0x1234, 0x1111)
-PCI = Path("/sys/bus/pci")
 
 
 def check_cycles(session: Session, chip: str) -> None:
@@ -312,30 +310,10 @@ def expected(exporter: str, importer: str) -> str:
 # -- host pages for devices --
 
 
-@pytest.fixture
-def group() -> Iterator[str]:
-    """A bochs function bound to vfio-pci while the test runs: its group's node."""
-    address = pci_functions(*BOCHS)[-1]
-    folder = PCI / "devices" / address
-    _bind(address, "vfio-pci")
-    try:
-        yield f"/dev/vfio/{(folder / 'iommu_group').resolve().name}"
-    finally:
-        _bind(address, "")
-        wait_for(lambda: driver_of(folder) == "bochs-drm", "bochs is back")
-
-
-def _bind(address: str, driver: str) -> None:
-    folder = PCI / "devices" / address
-    (folder / "driver_override").write_text(driver + "\n", encoding="ascii")
-    (folder / "driver" / "unbind").write_text(address, encoding="ascii")
-    (PCI / "drivers_probe").write_text(address, encoding="ascii")
-    if driver:
-        wait_for(lambda: driver_of(folder) == driver, f"{address} bound to {driver}")
-
-
-def test_vfio(group: str) -> None:
-    with opened(Target("vfio", "vfio", "", "/dev/vfio/vfio", (group,))) as session:
+def test_vfio(vfio_group: str) -> None:
+    target = target_of("vfio")
+    assert target.others == (vfio_group,)
+    with opened(target) as session:
         assert [counter.name for counter in session.counters()] == ["dma-mappings"]
         check_cycles(session, "vfio")
         counter, life = session.counters()[0], session.lifecycles[0]
