@@ -103,7 +103,7 @@ def space(base: int, size: int, granule: int) -> AddressSpace:
 
 
 def check_toy(memory: Any, env: Env | None = None) -> dict[str, Check]:
-    chip = Chip(Manifest(name="toy", title="Toy"), memory, None, "test")
+    chip = Chip(Manifest(name="toy", title="Toy"), memory, None, None, "test")
     return {check.name: check for check in check_memory(chip, TARGET, env or Env(space=space))}
 
 

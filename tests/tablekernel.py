@@ -280,7 +280,7 @@ class Bench:
         self.kernel, self.target = kernel, target
         self.spaces: list[GoodFit] = []
         self.env = Env(kernel, self._space, options)
-        self.chip = Chip(manifest, memory, None, "in-tree")
+        self.chip = Chip(manifest, memory, None, None, "in-tree")
 
     def _space(self, base: int, size: int, granule: int) -> AddressSpace:
         self.spaces.append(GoodFit(base, size, granule=granule))

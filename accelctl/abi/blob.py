@@ -38,12 +38,18 @@ class Instruction(NamedTuple):
 
 
 def encode(kernel_id: int, launch_config: int, params: Sequence[int], body: bytes) -> bytes:
-    """The blob. UsageError for what the fields do not hold."""
+    """The blob. UsageError for what the fields do not hold, or decode would refuse for its size."""
+    if len(params) > MOST_PARAMS or len(body) > MOST_BODY:
+        raise UsageError(_too_much(len(params), len(body)))
     try:
         head = HEADER.pack(MAGIC, kernel_id, len(body), len(params), launch_config)
         return head + struct.pack(f"<{len(params)}Q", *params) + body
     except struct.error as error:
-        raise UsageError(f"instruction: a field needs more than 64 bits ({error})") from None
+        raise UsageError(f"instruction: a number does not fit its 64 bits ({error})") from None
+
+
+def _too_much(params: int, body: int) -> str:
+    return f"instruction: {params} parameters and {body} bytes of body are more than any op needs"
 
 
 def decode(blob: bytes | bytearray | memoryview) -> Instruction:
@@ -55,7 +61,7 @@ def decode(blob: bytes | bytearray | memoryview) -> Instruction:
     if magic != MAGIC:
         raise UsageError(f"instruction: it begins with {magic:#010x}, not {MAGIC:#010x}")
     if count > MOST_PARAMS or body > MOST_BODY:
-        raise UsageError(f"instruction: {count} parameters and {body} bytes of body are more than any op needs")
+        raise UsageError(_too_much(count, body))
     start = HEADER.size + 8 * count
     if size != start + body:
         raise UsageError(f"instruction: {size} bytes, its header says {start + body}")

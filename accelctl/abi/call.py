@@ -28,6 +28,9 @@ from accelctl.errors import UsageError
 VERSION = 1
 I32_MOST = (1 << 31) - 1
 _START, _OPERAND, _HEAD = struct.Struct("<BBH"), struct.Struct("<BBH"), struct.Struct("<iiii")
+_DESCRIBED = [struct.Struct(f"<BBH{2 * rank}Q") for rank in range(MOST_DIMS + 1)]
+"""A whole operand, by its number of dimensions."""
+_SCALARS = {"int": struct.Struct("<q"), "float": struct.Struct("<d"), "bool": struct.Struct("<?")}
 
 
 class Call(NamedTuple):
@@ -49,7 +52,9 @@ class Call(NamedTuple):
 
 
 def matmul_dims(a: Sequence[int], b: Sequence[int]) -> tuple[int, int, int]:
-    """M, K, N of two operands' shapes: a vector on the left has M 1, one on the right N 1."""
+    """M, K, N of two operands' shapes: a vector on the left has M 1, one on the right N 1. UsageError for a scalar."""
+    if not a or not b:
+        raise UsageError("matmul: a scalar is no operand of a matrix product")
     return (a[-2] if len(a) > 1 else 1, a[-1], b[-1] if len(b) > 1 else 1)
 
 
@@ -57,15 +62,20 @@ def encode(call: Call) -> bytes:
     """The body of an instruction. UsageError for what its fields cannot hold."""
     operands = [*call.inputs, *call.outputs]
     parts = [_head(call), _START.pack(VERSION, len(operands), call.op.code)]
-    parts += [_operand(one) for one in operands]
-    parts += [_attr(attr, call.attrs[attr.name]) for attr in call.op.attrs]
+    try:
+        parts += [_operand(one) for one in operands]
+        parts += [_attr(attr, call.attrs[attr.name]) for attr in call.op.attrs]
+    except struct.error as error:
+        raise UsageError(f"{call.op.name}: a number does not fit its field in an instruction ({error})") from None
     return b"".join(parts)
 
 
 def _head(call: Call) -> bytes:
     if call.op.name != "matmul":
         return b""
-    a, b = call.tensors[:2]
+    a, b = call.inputs
+    assert a is not None
+    assert b is not None
     dims = matmul_dims(a.shape, b.shape)
     for name, length in zip("MKN", dims, strict=True):
         if length > I32_MOST:
@@ -79,8 +89,7 @@ def _operand(tensor: Tensor | None) -> bytes:
     rank = len(tensor.shape)
     if rank > MOST_DIMS:
         raise UsageError(f"{rank} dimensions: an instruction can describe {MOST_DIMS}")
-    numbers = struct.pack(f"<{2 * rank}Q", *tensor.shape, *tensor.strides)
-    return _OPERAND.pack(tensor.dtype.code, rank, 0) + numbers
+    return _DESCRIBED[rank].pack(tensor.dtype.code, rank, 0, *tensor.shape, *tensor.strides)
 
 
 def _attr(attr: Attr, value: Value) -> bytes:
@@ -88,7 +97,7 @@ def _attr(attr: Attr, value: Value) -> bytes:
         return struct.pack(f"<B{len(value)}q", len(value), *value)
     if attr.kind == "word":
         return bytes([attr.words.index(str(value))])
-    return struct.pack({"int": "<q", "float": "<d", "bool": "<?"}[attr.kind], value)
+    return _SCALARS[attr.kind].pack(value)
 
 
 def decode(op: Op, body: bytes, addresses: Sequence[int]) -> Call:

@@ -1,10 +1,11 @@
 """The one suite that every chip passes which claims a contract: ours, and a third party's.
 
-    from accelctl.abi.conformance import check_memory
+    from accelctl.abi.conformance import check_memory, check_ops, check_queue
     assert [check for check in check_memory(chip, target, env) if check.result == "fail"] == []
 
-Each check opens a session of its own, so a chip that is broken in one respect fails the checks of that respect and no
-others. The process should do nothing else meanwhile: descriptors are counted as well.
+One function for each contract; that of Memory is here, the others are in ringcheck and opscheck. Each check opens a
+session of its own, so a chip that is broken in one respect fails the checks of that respect and no others. The process
+should do nothing else meanwhile: descriptors are counted as well.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from collections.abc import Callable, Iterator
 from accelctl.abi import lifecycle as contract
 from accelctl.abi.handshake import Chip
 from accelctl.abi.lifecycle import Block, Env, Lifecycle, NotOffered, Session, Target
-from accelctl.abi.queue import CLOSED, FULL, IDLE, QueueClosed, QueueFull, Ring
+from accelctl.abi.opscheck import check_ops
+from accelctl.abi.ringcheck import check_queue
 from accelctl.abi.testbench import MOST_POINTS, Bench, Check, Suite, Wrong, said
-from accelctl.errors import AccelError, UsageError
+from accelctl.errors import AccelError
+
+__all__ = ["check_memory", "check_ops", "check_queue", "memory_checks"]
 
 KINDS = (
     contract.HANDLE,
@@ -33,9 +37,6 @@ _NUMBERED = (contract.HANDLE, contract.FD, contract.VA, contract.IOVA)
 """Kinds of which two that are alive have two numbers."""
 SCOPES = ("file", "process", "device", "system")
 _LARGEST = 16 << 20
-_PATIENCE_S = 5.0
-"""A ring that does nothing in this time hangs."""
-_DEPTH = 4
 
 
 def memory_checks(chip: Chip, target: Target, env: Env) -> Iterator[Check]:
@@ -300,148 +301,3 @@ def _failing(suite: Suite, name: str, index: int, depth: int) -> Iterator[Check]
     yield suite.points(f"{name} fails", lambda bench, nth: acquiring(bench, nth, False), strict=True)
     yield suite.points(f"{name} loses its answer", lambda bench, nth: acquiring(bench, nth, True), strict=False)
     yield suite.run(f"{name} fails at release", releasing, strict=False)
-
-
-def check_queue(chip: Chip, target: Target, env: Env) -> list[Check]:
-    """Every check of the Queue contract on one device; as :func:`check_memory`."""
-    suite = _QueueSuite(chip, target, env)
-    return [
-        suite.run("ring: points", lambda bench: _points(suite.ring(bench), suite.nop)),
-        suite.run("ring: unknown point", lambda bench: _unknown_point(suite.ring(bench), suite.nop)),
-        suite.run("ring: full", lambda bench: _full(suite.ring(bench), suite.nop)),
-        suite.run("ring: two at once", lambda bench: _two_rings(suite.ring(bench), suite.ring(bench), suite.nop)),
-        suite.run("ring: closed", lambda bench: _closed_ring(suite.ring(bench), suite.nop)),
-        suite.run("ring: depth", lambda bench: _depths(suite, bench)),
-        suite.run(
-            "ring: left open", lambda bench: _left(suite.ring(bench, closed=False), bench, suite.nop), strict=False
-        ),
-    ]
-
-
-class _QueueSuite(Suite):
-    def __init__(self, chip: Chip, target: Target, env: Env) -> None:
-        super().__init__(chip, target, env)
-        assert chip.queue is not None
-        self.queue = chip.queue
-        self._rings: list[Ring] = []
-
-    @property
-    def nop(self) -> bytes:
-        """Work that does nothing."""
-        work: object = self.queue.nop()
-        if not isinstance(work, bytes):
-            raise Wrong(f"nop() returned a {type(work).__name__}, not bytes")
-        return work
-
-    def ring(self, bench: Bench, *, closed: bool = True) -> Ring:
-        """A ring of the bench's session; closed when the check is over, unless that is what is checked."""
-        ring = self.queue.open(bench.session, _DEPTH)
-        if closed:
-            self._rings.append(ring)
-        if ring.depth < 1 or ring.state != IDLE:
-            raise Wrong(f"a new ring of depth {ring.depth} is {ring.state}")
-        return ring
-
-    def run(self, name: str, body: Callable[[Bench], None], *, strict: bool = True) -> Check:
-        """As Suite.run, with rings that are closed before the books are compared."""
-
-        def whole(bench: Bench) -> None:
-            try:
-                body(bench)
-            finally:
-                rings, self._rings = self._rings, []
-                for ring in rings:
-                    ring.close()
-
-        return super().run(name, whole, strict=strict)
-
-
-def _passes(ring: Ring, point: int) -> None:
-    if ring.wait(point, _PATIENCE_S) is not True:
-        raise Wrong(f"point {point} is not passed after {_PATIENCE_S:g} s; the last one passed is {ring.passed()}")
-    if ring.passed() < point:
-        raise Wrong(f"wait() says that point {point} is passed, passed() says {ring.passed()}")
-
-
-def _points(ring: Ring, nop: bytes) -> None:
-    """Points rise by one from 1, pass in order, and a point that is passed stays so."""
-    before = ring.passed()
-    for expected in range(1, 3 * ring.depth + 1):
-        point = ring.submit(nop)
-        if point != expected:
-            raise Wrong(f"work {expected} has point {point}: points rise by one from 1")
-        if not before <= ring.passed() <= point:
-            raise Wrong(f"passed() went from {before} to {ring.passed()}, point {point} is the last one submitted")
-        _passes(ring, point)
-        before = ring.passed()
-    if not ring.wait(1, 0.0) or not ring.wait(0, 0.0):
-        raise Wrong("a point that was passed is not any more")
-    if ring.state != IDLE:
-        raise Wrong(f"every point is passed, and the ring is {ring.state}")
-
-
-def _unknown_point(ring: Ring, nop: bytes) -> None:
-    for point in (ring.submit(nop) + 1, -1):
-        try:
-            ring.wait(point, 0.0)
-        except ValueError:
-            continue
-        raise Wrong(f"wait() takes point {point}, which nobody has")
-    _passes(ring, 1)
-
-
-def _full(ring: Ring, nop: bytes) -> None:
-    """More than fits, without waiting: taken or refused at once, and nothing of it is lost."""
-    last = refused = 0
-    for _ in range(4 * ring.depth):
-        try:
-            last = ring.submit(nop)
-        except QueueFull:
-            refused += 1
-            oldest = last - ring.depth + 1
-            _passes(ring, oldest)
-    _passes(ring, last)
-    if last != 4 * ring.depth - refused:
-        raise Wrong(f"{4 * ring.depth} works, {refused} refused, and the last point is {last}")
-    if ring.state == FULL:
-        raise Wrong("every point is passed, and the ring is full")
-
-
-def _two_rings(one: Ring, two: Ring, nop: bytes) -> None:
-    _passes(one, one.submit(nop))
-    if two.passed() != 0:
-        raise Wrong(f"work on one ring passes point {two.passed()} of another")
-    _passes(two, two.submit(nop))
-
-
-def _closed_ring(ring: Ring, nop: bytes) -> None:
-    _passes(ring, ring.submit(nop))
-    ring.close()
-    ring.close()
-    if ring.state != CLOSED:
-        raise Wrong(f"after close() the ring is {ring.state}")
-    try:
-        ring.submit(nop)
-    except QueueClosed:
-        pass
-    else:
-        raise Wrong("submit() still works after close()")
-    if not ring.wait(1, 0.0):
-        raise Wrong("a point that was passed before close() is not any more")
-
-
-def _depths(suite: _QueueSuite, bench: Bench) -> None:
-    for depth in (0, -1):
-        try:
-            suite.queue.open(bench.session, depth).close()
-        except UsageError:
-            continue
-        raise Wrong(f"a ring of depth {depth} is opened")
-
-
-def _left(ring: Ring, bench: Bench, nop: bytes) -> None:
-    """The session ends its rings, with work in flight."""
-    ring.submit(nop)
-    bench.session.close()
-    if ring.state != CLOSED:
-        raise Wrong(f"its session is closed, and the ring is {ring.state}")

@@ -54,7 +54,7 @@ IN_TREE: dict[str, Row] = {
     **_tree("iommufd", nodes=("dev/iommu",)),
     **_tree("amdgpu intel_gpu nvidia habanalabs"),
     **_tree("mali adreno v3d vivante ivpu amdxdna qaic rockchip_npu", "gem_rows"),
-    **_tree("sim"),
+    **_tree("sim opencl"),
 }
 """Chips of this tree with code; a room without code (only chip.toml) is not here."""
 

@@ -87,7 +87,7 @@ def dense_strides(shape: Sequence[int]) -> Shape:
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Row major without gaps. The stride of an axis of length 1 has no meaning; an empty tensor is dense."""
-    if 0 in shape:
+    if 0 in shape or strides == dense_strides(shape):
         return True
     return all(
         length == 1 or stride == dense
@@ -97,11 +97,11 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 def byte_size(shape: Sequence[int], dtype: DType) -> int:
     """Bytes of all elements. UsageError where that needs more than 64 bits, or for a negative length."""
-    if any(length < 0 for length in shape):
+    if shape and min(shape) < 0:
         raise UsageError(f"shape {show(shape)}: a length is negative")
     size = prod(shape) * dtype.itemsize
     # an empty dimension must not hide what the others would overflow: 0 x 2^80 is nobody's tensor
-    if size > U64 or prod(length or 1 for length in shape) * dtype.itemsize > U64:
+    if size > U64 or (not size and prod(length or 1 for length in shape) * dtype.itemsize > U64):
         raise UsageError(f"shape {show(shape)} of {dtype.name} needs more than 64 bits for its size in bytes")
     return size
 
@@ -111,7 +111,7 @@ def span(shape: Sequence[int], strides: Sequence[int], dtype: DType) -> int:
     negative stride, and where shape and strides differ in length."""
     if len(strides) != len(shape):
         raise UsageError(f"{len(strides)} strides for {len(shape)} dimensions")
-    if any(stride < 0 for stride in strides):
+    if strides and min(strides) < 0:
         raise UsageError(f"strides {show(strides)}: a stride is negative")
     byte_size(shape, dtype)
     if 0 in shape:

@@ -190,7 +190,7 @@ def rings(*flaws: str) -> dict[str, Check]:
     chip = ToyChip(*flaws)
     manifest = Manifest(name="toy", title="Toy", features=frozenset({"memory", "queue"}))
     target = Target("toy:0", "toy", "toy", "/dev/null")
-    return {check.name: check for check in check_queue(Chip(manifest, chip, chip, "test"), target, Env())}
+    return {check.name: check for check in check_queue(Chip(manifest, chip, chip, None, "test"), target, Env())}
 
 
 def test_right_rings_pass() -> None:

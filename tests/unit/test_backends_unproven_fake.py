@@ -35,7 +35,7 @@ class Place:
         driver = name.split(maxsplit=1)[0]
         loaded = registry.load(UNPROVEN[driver])
         assert loaded.memory is not None
-        self.chip = Chip(loaded.manifest, Processes(loaded.memory, machine), None, "in-tree")
+        self.chip = Chip(loaded.manifest, Processes(loaded.memory, machine), None, None, "in-tree")
         self.target, self.spaces = machine.target(UNPROVEN[driver], driver), [GoodFit(0, 4096)]
         if peer:
             self.target = self.target._replace(others=(*self.target.others, peer))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from accelctl.abi import registry
-from accelctl.abi.conformance import check_memory, check_queue
+from accelctl.abi.conformance import check_memory, check_ops, check_queue
 from accelctl.abi.devmem import ask, number
 from accelctl.abi.lifecycle import Block, Env
 from accelctl.abi.queue import FULL, LOST, QueueFull
@@ -61,6 +61,13 @@ def test_it_passes_the_suite_that_every_chip_passes() -> None:
         }.items()
         for end in ends
     }
+
+
+def test_it_passes_the_suite_of_chips_that_compute() -> None:
+    pytest.importorskip("ml_dtypes", reason="needs numpy and ml-dtypes: pip install 'accelctl[umd]'")
+    checks = check_ops(registry.load("sim"), TARGET, Env(MEMORY.syscalls(TARGET, Env()), space))
+    assert [check for check in checks if check.result != "pass"] == []
+    assert len(checks) == 13
 
 
 def test_nothing_is_left_after_close() -> None:

@@ -1,6 +1,7 @@
 """sim: a chip that does not exist, for the one question that real chips cannot answer: would a leak be seen?
 
 It has VRAM, page tables, queues and handles, noise and leaks that are ordered, and it always says that it is simulated.
+It computes as well (sim.ops): numpy in its VRAM, behind a queue, told what to do by instructions.
 Only ``--device sim:0`` reaches it; nothing falls back to it, so it has no chip.toml and probe never finds it.
 """
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 MANIFEST = Manifest(
     name="sim",
     title="simulated accelerator",
-    features=frozenset({"memory", "queue", "export", "user_va", "wake_safe"}),
+    features=frozenset({"memory", "queue", "ops", "export", "user_va", "wake_safe"}),
     control_plane="sim",
     address_space="user",
     tier="simulated",
@@ -27,6 +28,7 @@ MANIFEST = Manifest(
 def load_backend(registry: Registry) -> None:
     """Offer this chip; its code is imported only now."""
     from accelctl.backends.sim.memory import MEMORY
+    from accelctl.backends.sim.ops.contract import OPS
     from accelctl.backends.sim.queue import QUEUE
 
-    registry.register(MANIFEST, memory=MEMORY, queue=QUEUE)
+    registry.register(MANIFEST, memory=MEMORY, queue=QUEUE, ops=OPS)

@@ -10,7 +10,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelctl.backends.sim import uapi
 from accelctl.backends.sim.jobs import Jobs
@@ -18,6 +18,9 @@ from accelctl.backends.sim.noise import Others
 from accelctl.backends.sim.options import SimOptions
 from accelctl.backends.sim.tables import Numbers, Object, PageTable, Vram, fault
 from accelctl.hal.devfile import PAGE, Mapped, Syscalls
+
+if TYPE_CHECKING:
+    from accelctl.backends.sim.ops.engine import Engine
 
 Fields = tuple[int, ...]
 MOST_IDLE = 1 << 48
@@ -61,6 +64,8 @@ class Device:
         """CPU mappings whose munmap was acknowledged and not done."""
         self.memory = -1
         """The VRAM's bytes: a memfd, which takes no more than what was written to."""
+        self._engine: Engine | None = None
+        """What runs instructions; made for the first one, because it loads numpy."""
         self._leaks = bool(options.leak)
         self._troubles = bool(options.fail or options.lost)
         self._releases: Counter[str] = Counter()
@@ -128,6 +133,7 @@ class Device:
             return
         self._forget_kept()
         if not self.dmabufs and not self.maps and self.memory >= 0:
+            self._drop_engine()
             self._base.close(self.memory)
             self.memory = -1
 
@@ -233,16 +239,39 @@ class Device:
     def submit(
         self, file: OpenFile, queue: int, vm: int, op: int, value: int, dst: int, src: int, size: int, point: int
     ) -> Fields:
-        """SUBMIT. ENOENT, EINVAL, EFAULT (nothing is mapped there), EBUSY (full)."""
+        """SUBMIT. ENOENT, EINVAL, EFAULT (nothing is mapped there), EBUSY (full), EIO (the queue is dead)."""
         self._alive()
         jobs = file.queues.get(queue, "queue")
+        if op == uapi.EXEC and not value and not dst:
+            things, effect = self._instruction(file.vms.get(vm, "VM"), src, size)
+            return queue, vm, op, value, dst, src, size, jobs.submit(self.now, things, effect)
         if op not in (uapi.NOP, uapi.FILL, uapi.COPY) or (op == uapi.NOP) != (size == 0) or size % 4:
             raise fault(errno.EINVAL, f"job {op} of {size} bytes")
         places = [] if op == uapi.NOP else [dst] if op == uapi.FILL else [dst, src]
         found = [file.vms.get(vm, "VM").find(va, size) for va in places]
-        effect = self._effect(found, value, size) if found else None
-        point = jobs.submit(self.now, tuple(thing for thing, _ in found), effect)
+        filled = self._effect(found, value, size) if found else None
+        point = jobs.submit(self.now, tuple(thing for thing, _ in found), filled)
         return queue, vm, op, value, dst, src, size, point
+
+    def _instruction(self, table: PageTable, va: int, size: int) -> tuple[tuple[Object, ...], Callable[[], None]]:
+        """The objects that an instruction at ``va`` uses, and what it does. EINVAL, EFAULT; ENOSYS without numpy."""
+        thing, at = table.find(va, size)
+        try:
+            engine = self._engine = self._engine or self._new_engine()
+        except ImportError as error:
+            raise fault(errno.ENOSYS, f"nothing computes here: {error}") from error
+        return engine.prepare(thing, at, size, table.find)
+
+    def _new_engine(self) -> Engine:
+        from accelctl.backends.sim.ops.engine import Engine
+
+        return Engine(self._base.map(self.memory, self.options.vram_bytes, 0))
+
+    def _drop_engine(self) -> None:
+        if self._engine is not None:
+            vram = self._engine.close()
+            self._engine = None
+            self._base.unmap(vram)
 
     def _effect(self, places: list[tuple[Object, int]], value: int, size: int) -> Callable[[], None]:
         def run() -> None:
@@ -263,13 +292,15 @@ class Device:
         finally:
             self._base.unmap(window)
 
-    def wait(self, file: OpenFile, queue: int, pad: int, point: int, ticks: int, passed: int) -> Fields:
-        """WAIT. ENOENT, EINVAL."""
+    def wait(self, file: OpenFile, queue: int, dead: int, point: int, ticks: int, passed: int) -> Fields:
+        """WAIT. ENOENT, EINVAL, EIO (that point is never passed)."""
         self._alive()
         jobs = file.queues.get(queue, "queue")
         self.now = max(self.now, min(jobs.done_at(point), self.now + ticks))
         jobs.advance(self.now)
-        return queue, 0, point, ticks, jobs.passed
+        if point > jobs.passed:
+            jobs.check_alive()
+        return queue, bool(jobs.dead), point, ticks, jobs.passed
 
     # -- time and counters --
 

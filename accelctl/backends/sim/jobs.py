@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from accelctl.backends.sim.tables import Object, Vram, fault
+from accelctl.backends.sim.tables import JobFault, Object, Vram, fault
 
 MOST_DEPTH = 1024
 
@@ -21,7 +21,8 @@ class Job(NamedTuple):
 
 
 class Jobs:
-    """One queue: ``passed`` of ``submitted`` jobs are done."""
+    """One queue: ``passed`` of ``submitted`` jobs are done. A job that fails ends it, as a page fault of a GPU's
+    context does: ``dead`` says why."""
 
     def __init__(self, vram: Vram, depth: int, latency: int) -> None:
         if not 1 <= depth <= MOST_DEPTH:
@@ -29,6 +30,7 @@ class Jobs:
         self._vram, self._depth, self._latency = vram, depth, latency
         self.flying: deque[Job] = deque()
         self.submitted = self.passed = 0
+        self.dead = ""
         self._last = 0
 
     def advance(self, now: int) -> None:
@@ -36,16 +38,22 @@ class Jobs:
         flying = self.flying
         while flying and flying[0].done <= now:
             job = flying.popleft()
-            self.passed += 1
             try:
                 if job.effect is not None:
                     job.effect()
+            except Exception as error:  # text only: its traceback would keep views of VRAM alive
+                kind = "" if isinstance(error, JobFault) else f"{type(error).__name__}: "
+                self.dead = f"job {self.passed + 1} failed: {kind}{error}".removesuffix(": ")
+                self.stop()
+                return
             finally:
                 self._drop(job)
+            self.passed += 1
 
     def submit(self, now: int, things: tuple[Object, ...], effect: Callable[[], None] | None) -> int:
-        """The job's point. EBUSY when the queue is full."""
+        """The job's point. EBUSY when the queue is full, EIO when it is dead."""
         self.advance(now)
+        self.check_alive()
         if len(self.flying) >= self._depth:
             raise fault(errno.EBUSY, f"{self._depth} jobs are in flight")
         self._last = max(now, self._last) + self._latency
@@ -55,11 +63,16 @@ class Jobs:
         self.submitted += 1
         return self.submitted
 
+    def check_alive(self) -> None:
+        """EIO with the reason, when a job has failed."""
+        if self.dead:
+            raise fault(errno.EIO, self.dead)
+
     def done_at(self, point: int) -> int:
-        """The tick at which a point is passed; 0: it is. EINVAL for one that nobody was given."""
+        """The tick at which a point is passed; 0: it is, or never will be. EINVAL for one that nobody was given."""
         if point > self.submitted:
             raise fault(errno.EINVAL, f"point {point} of {self.submitted}")
-        return 0 if point <= self.passed else self.flying[point - self.passed - 1].done
+        return 0 if self.dead or point <= self.passed else self.flying[point - self.passed - 1].done
 
     def stop(self) -> None:
         """Forget what is in flight."""

@@ -19,6 +19,10 @@ def fault(number: int, text: str) -> OSError:
     return OSError(number, text)
 
 
+class JobFault(Exception):
+    """The work ran into numbers that it cannot use (a block that there is not): its queue goes no further."""
+
+
 class Numbers(Generic[T]):
     """Things by number from 1, lowest free number first, as the kernel's idr gives them."""
 

@@ -12,8 +12,10 @@ from accelctl.hal.uapi._struct import Ioctl, Struct, iowr
 CODECS: dict[int, struct.Struct] = {}
 """Number -> codec of the whole argument: how the driver's side reads and writes it."""
 
-NOP, FILL, COPY = range(3)
-"""Jobs: nothing; ``size`` bytes at ``dst`` become ``value`` (32 bit); ``size`` bytes of ``src`` go to ``dst``."""
+NOP, FILL, COPY, EXEC = range(4)
+"""Jobs: nothing; ``size`` bytes at ``dst`` become ``value`` (32 bit); ``size`` bytes of ``src`` go to ``dst``; the
+instruction (abi.blob) of ``size`` bytes at ``src`` is run. An instruction is read when it is submitted: the driver
+keeps what it says, so its place may be written over at once."""
 
 COUNTERS = ("sim-handles", "sim-pages", "sim-cpu-maps", "sim-dmabufs", "sim-queues", "vram_used")
 """What COUNT knows, by number. All but the last belong to the open file and are exact."""
@@ -38,8 +40,9 @@ UNMAP = _call("UNMAP", 0x07, "QQII", "va size vm pad")
 QUEUE_CREATE = _call("QUEUE_CREATE", 0x08, "II", "depth queue")
 QUEUE_DESTROY = _call("QUEUE_DESTROY", 0x09, "II", "queue pad")
 SUBMIT = _call("SUBMIT", 0x0A, "IIIIQQQQ", "queue vm op value dst src size point")
-WAIT = _call("WAIT", 0x0B, "IIQQQ", "queue pad point ticks passed")
-"""Until ``point`` is passed or ``ticks`` are over; ``passed`` is how far the queue is then. Never fails on time."""
+WAIT = _call("WAIT", 0x0B, "IIQQQ", "queue dead point ticks passed")
+"""Until ``point`` is passed or ``ticks`` are over; ``passed`` is how far the queue is then. Never fails on time. With
+``dead`` the queue goes no further: a job of it failed. EIO, with the reason, for a point that is never passed then."""
 IDLE = _call("IDLE", 0x0C, "Q", "ticks")
 """Nothing happens for so long."""
 COUNT = _call("COUNT", 0x0D, "IIq", "counter pad value")

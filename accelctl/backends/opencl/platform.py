@@ -1,0 +1,57 @@
+"""Which OpenCL devices are here. pyopencl is imported on the first question, and only by this module."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from accelctl.errors import NoDeviceError
+
+HINT = "pip install 'accelctl[opencl]'"
+
+
+@cache
+def module() -> Any:
+    """pyopencl. NoDeviceError where it is not installed, or finds no ICD loader."""
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise NoDeviceError(f"OpenCL cannot be used: {error}", HINT) from error
+    return pyopencl
+
+
+@cache
+def devices() -> tuple[Any, ...]:
+    """Every device of every platform, accelerators first, in the loader's order. NoDeviceError without a platform."""
+    cl = module()
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        raise NoDeviceError(f"no OpenCL platform is installed ({error})", HINT) from error
+    found = []
+    for platform in platforms:
+        try:
+            found += platform.get_devices()
+        except cl.Error:  # a platform whose hardware is not there
+            continue
+    return tuple(sorted(found, key=lambda device: not accelerator(device)))
+
+
+@cache
+def context_of(name: str) -> Any:
+    """The context of a device; one for all sessions, so that a program is built once."""
+    return module().Context([device_of(name)])
+
+
+def accelerator(device: Any) -> bool:
+    """No CPU."""
+    return not device.type & module().device_type.CPU
+
+
+def device_of(name: str) -> Any:
+    """The device that ``opencl:N`` means. NoDeviceError."""
+    found = devices()
+    number = name.partition(":")[2]
+    if not number.isdecimal() or int(number) >= len(found):
+        raise NoDeviceError(f"{name} is not here: there are {len(found)} OpenCL devices")
+    return found[int(number)]
