@@ -43,6 +43,10 @@ COMMANDS: dict[str, Row] = {
         "allocate, map and free on a device: does it all come back?",
         _WORK,
     ),
+    "serve": Row(
+        "accelctl.commands.serve", "serve", "a service that translates ops for a device, and runs them", _WORK
+    ),
+    "smoke": Row("accelctl.commands.smoke", "smoke", "does a device compute the right thing, op by op?", _WORK),
     "explain": Row(
         "accelctl.commands.explain", "explain", "what a finding or an error code means, and what to do", _UNDERSTAND
     ),
@@ -80,6 +84,7 @@ COLOR_WORDS = ("auto", "always", "never")
 _SWITCHES = ("--help", "--version", "--ascii", "--color", "--debug", "--no-config")
 
 _EXTRA_OF = {"grpc": "umd", "google": "umd", "numpy": "umd", "ml_dtypes": "umd", "pyopencl": "opencl"}
+_EXTRA_OF |= dict.fromkeys(("grpc_health", "grpc_reflection", "crc32c", "prometheus_client"), "umd")
 """Third-party package -> the extra that installs it; every other missing package belongs to the base installation."""
 
 

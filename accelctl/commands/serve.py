@@ -1,0 +1,55 @@
+"""`accelctl serve`: the user-mode-driver service of one device."""
+
+from typing import Annotated, Any
+
+import typer
+
+EXAMPLES = (
+    ("accelctl serve", "the accelerator of this machine, on a Unix socket in a private folder"),
+    ("accelctl serve --device opencl:0 --listen unix:/run/user/1000/ocl.sock", "one device, at a place of your choice"),
+    ("accelctl serve --device sim:0 --listen 127.0.0.1:0", "the simulated chip, on a loopback port"),
+    ("accelctl serve --device sim:0 --metrics 127.0.0.1:9400", "with OpenMetrics at /metrics"),
+)
+
+WHAT, HOW = "What to serve", "How"
+
+
+def _option(name: str, text: str, panel: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=text, rich_help_panel=panel, metavar=metavar)
+
+
+Device = Annotated[
+    list[str] | None, _option("--device", "opencl:0, torch:cpu, sim:0; the first that is here", WHAT, "DEVICE")
+]
+Listen = Annotated[str, _option("--listen", "unix:/path or a loopback host:port; port 0: any", WHAT, "ADDRESS")]
+Metrics = Annotated[str, _option("--metrics", "also serve OpenMetrics at this loopback host:port", WHAT, "ADDRESS")]
+Grace = Annotated[float, _option("--grace", "seconds that running calls get when it stops", HOW, "SECONDS")]
+Eof = Annotated[bool, _option("--stop-on-eof", "stop when standard input ends: for a parent process", HOW)]
+Json = Annotated[bool, _option("--json", "say the address as one JSON document", HOW)]
+
+
+def serve(
+    device: Device = None,
+    address: Listen = "",
+    metrics: Metrics = "",
+    grace: Grace = 5.0,
+    stop_on_eof: Eof = False,
+    as_json: Json = False,
+) -> int:
+    """Translate ops for one device and run them, for clients on this machine.
+
+    Prints its address, and ends with Ctrl-C or SIGTERM after the calls that run. Without a usable accelerator the exit
+    status is 3; nothing falls back to the simulated chip.
+    """
+    from accelctl.render import serving as render
+    from accelctl.umd import serving
+
+    wanted = serving.Request(
+        device=tuple(device or ()),
+        address=address,
+        metrics=metrics,
+        grace_s=grace,
+        stop_on_eof=stop_on_eof,
+    )
+    serving.run(wanted, lambda ready: render.show(ready, as_json=as_json))
+    return 0

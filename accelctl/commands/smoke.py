@@ -1,0 +1,83 @@
+"""`accelctl smoke`: does this device compute the right thing, through the whole path that a framework uses?"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+EXAMPLES = (
+    ("accelctl smoke", "every op on the accelerator of this machine"),
+    ("accelctl smoke --list", "devices that compute, and which of them are only taken by name"),
+    ("accelctl smoke --device opencl:0 --op matmul --op softmax", "two ops on an OpenCL device"),
+    ("accelctl smoke --device sim:0", "the simulated chip, which proves the service and not a device"),
+    ("accelctl smoke --target unix:/run/user/1000/accelctl/serve.sock", "a service that runs already"),
+    ("accelctl smoke --device opencl:0 --case 'softmax/fp16/*' --json", "some cases, for programs"),
+)
+
+WHAT, OUTPUT = "What to test", "What to print"
+
+
+def _option(name: str, text: str, panel: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=text, rich_help_panel=panel, metavar=metavar)
+
+
+Texts = list[str] | None
+Device = Annotated[Texts, _option("--device", "opencl:0, torch:cpu, sim:0; the first that is here", WHAT, "DEVICE")]
+Target = Annotated[str, _option("--target", "a service that runs already, instead of an own one", WHAT, "ADDRESS")]
+Op = Annotated[Texts, _option("--op", "only this op; may be given several times", WHAT, "NAME")]
+DType = Annotated[Texts, _option("--dtype", "only this element type; may be given several times", WHAT, "NAME")]
+Case = Annotated[str, _option("--case", "only cases whose id fits, as in 'softmax/fp16/*'", WHAT, "PATTERN")]
+Long = Annotated[bool, _option("--long", "also cases that take long", WHAT)]
+Model = Annotated[bool, typer.Option("--model/--no-model", help="run the small transformer", rich_help_panel=WHAT)]
+Seed = Annotated[int, _option("--seed", "all data follow from it", WHAT, "N")]
+Listing = Annotated[bool, _option("--list", "devices that compute; runs nothing", WHAT)]
+Cases = Annotated[bool, _option("--list-cases", "cases that would run; runs nothing", WHAT)]
+Json = Annotated[bool, _option("--json", "one JSON document", OUTPUT)]
+Junit = Annotated[str, _option("--junit", "also write JUnit XML for CI servers", OUTPUT, "FILE")]
+
+
+def smoke(
+    device: Device = None,
+    target: Target = "",
+    op: Op = None,
+    dtype: DType = None,
+    case: Case = "",
+    long: Long = False,
+    model: Model = True,
+    seed: Seed = 0,
+    listing: Listing = False,
+    list_cases: Cases = False,
+    as_json: Json = False,
+    junit: Junit = "",
+) -> int:
+    """Run ops through the service on a device and compare each result with a float64 reference.
+
+    Without --target a service is started for the run, on a private Unix socket. Without a usable accelerator the exit
+    status is 3; nothing falls back to the simulated chip. 1: a result is wrong. 6: something did not come back.
+    """
+    from accelctl.abi import compute
+    from accelctl.render import smoke as render
+
+    if listing:
+        found, problems = compute.everything()
+        render.show_devices(found, problems, as_json=as_json)
+        return 0
+    from accelctl.smoke import run
+
+    wanted = run.Request(
+        device=tuple(device or ()),
+        target=target,
+        ops=tuple(op or ()),
+        dtypes=tuple(dtype or ()),
+        cases=case,
+        seed=seed,
+        long=long,
+        model=model,
+    )
+    if list_cases:
+        render.show_cases(run.chosen(wanted), as_json=as_json)
+        return 0
+    with render.progress(enabled=sys.stderr.isatty() and not as_json) as tick:
+        report = run.carry_out(wanted, tick)
+    render.show(report, as_json=as_json, junit=junit)
+    return report.exit_code

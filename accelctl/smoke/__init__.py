@@ -1,0 +1,1 @@
+"""Proof that a chip computes: op cases, a float64 reference, comparison with stated tolerances, and evidence."""

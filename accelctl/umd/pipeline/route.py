@@ -1,0 +1,36 @@
+"""Stage 2: who knows this op, and has the chip anything for it?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from accelctl.abi.ops import Template
+from accelctl.abi.opset import Op
+from accelctl.umd.chip import Chip
+from accelctl.umd.refusal import Refusal
+from accelctl.umd.translators import FAMILIES, Check
+
+
+class Route(NamedTuple):
+    """An op's check, its kernels on this chip, and those that copy."""
+
+    check: Check
+    templates: tuple[Template, ...]
+    copies: tuple[Template, ...]
+
+
+def route(op: Op, chip: Chip) -> Route:
+    """The way for an op. Refusal where the chip has no kernel for it."""
+    found = chip.routes.get(op.name)
+    if found is None:
+        found = chip.routes[op.name] = _find(op, chip)
+    return found
+
+
+def _find(op: Op, chip: Chip) -> Route:
+    check = FAMILIES[op.family][op.name]
+    templates = chip.by_op.get(op.name, ())
+    if not templates:
+        there = ", ".join(sorted(chip.by_op))
+        raise Refusal("op_type", f"{chip.target.chip} has no kernel for {op.name} (it has: {there})", "not_supported")
+    return Route(check, templates, chip.by_op["copy"])

@@ -1,0 +1,118 @@
+"""`accelctl serve`: the service as a process, from a chosen device to a graceful end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from accelctl.abi import compute
+from accelctl.errors import UsageError
+from accelctl.hal.claim import Claim
+from accelctl.umd import listen, metrics
+from accelctl.umd.channel.door import Door
+from accelctl.umd.chip import Chip
+from accelctl.umd.metrics import Endpoint, Metrics
+from accelctl.umd.server import Server, serve
+from accelctl.umd.service import Service
+
+DATA = ".data"
+"""What the data channel's socket has behind the service's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for."""
+
+    device: tuple[str, ...] = ()
+    address: str = ""
+    metrics: str = ""
+    grace_s: float = 5.0
+    stop_on_eof: bool = False
+
+
+class Ready:
+    """A service that listens. ``note`` lines are for people."""
+
+    def __init__(self, server: Server, address: str, device: str, simulated: bool, metrics_at: str) -> None:
+        self.server, self.address, self.device = server, address, device
+        self.simulated, self.metrics_at = simulated, metrics_at
+
+
+def run(request: Request, ready: Callable[[Ready], None]) -> None:
+    """Serve until a signal, or the end of standard input, says to stop. ``ready`` is told once it listens."""
+    address = listen.parse(request.address)
+    spot = _metrics_place(request.metrics)
+    found = compute.choose(list(request.device))
+    with ExitStack() as held, _signals() as stop:
+        listen.claim(address, held)
+        counted = Metrics()
+        door = _door(address, held)
+        service = Service(Chip.registered(found.chip, found.device.target), observer=counted, door=door)
+        server = serve(service, address.grpc)
+        held.callback(server.stop, request.grace_s)
+        where = f"{_shown(address.host)}:{server.port}" if address.host else address.grpc
+        told = ""
+        if spot is not None:
+            endpoint = Endpoint(*spot, lambda: metrics.text(counted, service.telemetry))
+            held.callback(endpoint.close)
+            told = f"http://{_shown(spot[0])}:{endpoint.port}/metrics"
+        if request.stop_on_eof:
+            threading.Thread(target=_until_eof, args=(stop,), name="accelctl-eof", daemon=True).start()
+        ready(Ready(server, where, found.device.target.id, found.device.target.simulated, told))
+        stop.wait()
+
+
+def _metrics_place(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    place = listen.parse(text)
+    if place.path:
+        raise UsageError(f"--metrics {text}: metrics are served on a loopback port, as in 127.0.0.1:9400")
+    return place.host, place.port
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _door(address: listen.Address, held: ExitStack) -> Door | None:
+    """The data channel stands beside a Unix socket; through TCP there may be no common machine."""
+    if not address.path:
+        return None
+    lock = address.path + DATA
+    held.enter_context(Claim(f"{lock}.lock", lock)).remove_socket(lock)
+    door = Door(lock)
+    held.callback(door.close)
+    return door
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM ask to stop; a second one ends the process at once, as it would have without us."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _until_eof(stop: threading.Event) -> None:
+    """Who started us holds the other end of our standard input; its end, of whatever kind, is ours."""
+    try:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+    except OSError:
+        pass
+    stop.set()
