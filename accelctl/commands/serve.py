@@ -23,6 +23,10 @@ Device = Annotated[
 ]
 Listen = Annotated[str, _option("--listen", "unix:/path or a loopback host:port; port 0: any", WHAT, "ADDRESS")]
 Metrics = Annotated[str, _option("--metrics", "also serve OpenMetrics at this loopback host:port", WHAT, "ADDRESS")]
+KeepAlive = Annotated[
+    float, _option("--keepalive", "seconds after which a silent session is reclaimed", HOW, "SECONDS")
+]
+Memory = Annotated[str, _option("--memory", "device memory of all sessions together; default: all", HOW, "SIZE")]
 Grace = Annotated[float, _option("--grace", "seconds that running calls get when it stops", HOW, "SECONDS")]
 Eof = Annotated[bool, _option("--stop-on-eof", "stop when standard input ends: for a parent process", HOW)]
 Json = Annotated[bool, _option("--json", "say the address as one JSON document", HOW)]
@@ -32,6 +36,8 @@ def serve(
     device: Device = None,
     address: Listen = "",
     metrics: Metrics = "",
+    keepalive: KeepAlive = 30.0,
+    memory: Memory = "",
     grace: Grace = 5.0,
     stop_on_eof: Eof = False,
     as_json: Json = False,
@@ -41,6 +47,7 @@ def serve(
     Prints its address, and ends with Ctrl-C or SIGTERM after the calls that run. Without a usable accelerator the exit
     status is 3; nothing falls back to the simulated chip.
     """
+    from accelctl.model import quantity
     from accelctl.render import serving as render
     from accelctl.umd import serving
 
@@ -48,6 +55,8 @@ def serve(
         device=tuple(device or ()),
         address=address,
         metrics=metrics,
+        keepalive_s=keepalive,
+        memory_bytes=quantity.size_bytes("--memory", memory) if memory else 0,
         grace_s=grace,
         stop_on_eof=stop_on_eof,
     )

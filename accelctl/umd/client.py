@@ -159,14 +159,14 @@ class Client:
             raise AbiError(f"the service at {self.address} speaks ABI {answer.abi}, this client {ABI}")
         return answer  # type: ignore[no-any-return]
 
-    def launches(self) -> dict[str, int]:
-        """Op -> instructions that went to a queue since the service started."""
+    def telemetry(self) -> pb.TelemetrySample:
+        """Levels of all sessions, and counts since the service started."""
         try:
             for sample in self.stub.Telemetry(pb.TelemetryRequest(count=1), timeout=self.deadline_s):
-                return {one.op: one.launches for one in sample.ops}
+                return sample  # type: ignore[no-any-return]
         except grpc.RpcError as error:
             raise self.failed(error, "Telemetry") from None
-        return {}
+        raise ServiceError("Telemetry gave nothing", kind="internal")
 
     def features(self) -> frozenset[str]:
         """What the service at this address offers; asked once."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ipaddress
 from contextlib import ExitStack
 from typing import NamedTuple
+from urllib.parse import quote
 
 from accelctl.errors import UsageError
-from accelctl.hal.claim import Claim, private_folder
+from accelctl.hal.claim import Claim, private_folder, private_mask
 from accelctl.hal.sidesocket import check_path
 
 SOCKET = "serve.sock"
+_FORMS = "an address is unix:/path, 127.0.0.1:port or [::1]:port"
 
 
 class Address(NamedTuple):
-    """``grpc`` is what gRPC is told. ``path``: of the Unix socket; empty for TCP."""
+    """``grpc`` is what gRPC is told, and what a client is given. ``path``: of the Unix socket; empty for TCP."""
 
     grpc: str
     path: str = ""
@@ -23,43 +25,60 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """``unix:/path``, ``host:port``, or empty for the usual socket. UsageError for anything but loopback: the protocol
-    has no passwords."""
+    """``unix:/path``, ``host:port``, or empty for the usual socket; port 0: the system chooses. UsageError for anything
+    but loopback: the protocol has no passwords."""
     if not text:
-        path = f"{private_folder()}/{SOCKET}"
-        return Address(f"unix:{check_path(path)}", path)
+        return _unix(f"{private_folder()}/{SOCKET}")
     if text.startswith(("unix:", "/")):
-        path = text.removeprefix("unix:")
-        if not path.startswith("/"):
-            raise UsageError(f"{text}: the path of a socket begins with /")
-        return Address(f"unix:{check_path(path)}", path)
+        return _unix(text.removeprefix("unix:"))
     host, colon, number = text.rpartition(":")
-    if not colon or not number.isdecimal() or int(number) > 65535:
-        raise UsageError(f"{text}: an address is unix:/path or 127.0.0.1:port")
-    return Address(text, host=_loopback(host), port=int(number))
+    if not colon or not (number.isascii() and number.isdecimal() and len(number) <= 5) or int(number) > 65535:
+        raise UsageError(f"{text}: {_FORMS}")
+    return _tcp(text, host, int(number))
 
 
-def _loopback(host: str) -> str:
-    if host == "localhost":
-        return "127.0.0.1"
+def _unix(path: str) -> Address:
+    """gRPC takes what follows "unix:" for part of a URI, and undoes percent signs in it."""
+    if not path.startswith("/") or path.endswith("/"):
+        raise UsageError(f"{path}: the path of a socket begins with / and ends with a name")
+    return Address(f"unix:{quote(check_path(path))}", path)
+
+
+def _tcp(text: str, host: str, port: int) -> Address:
+    """Brackets decide: without them gRPC takes ::1:80 for the address ::1:80 and its own port 443."""
+    boxed = host.startswith("[") and host.endswith("]")
+    name = host[1:-1] if boxed else host
+    if name == "localhost" and not boxed:  # asked of nobody: a name service might answer anything
+        name = "127.0.0.1"
     try:
-        there = ipaddress.ip_address(host.strip("[]"))
+        there = ipaddress.ip_address(name)
     except ValueError:
-        raise UsageError(f"{host}: not an IP address; only loopback ones are listened on") from None
-    if not there.is_loopback:
+        raise UsageError(f"{text}: {host!r} is no IP address; {_FORMS}") from None
+    if boxed != (there.version == 6):
+        raise UsageError(f"{text}: an IPv6 address has brackets, and only that; {_FORMS}")
+    if not _is_loopback(there):
         raise UsageError(
-            f"{host} is not a loopback address: the protocol has no passwords, so it is never offered to a network",
+            f"{name} is not a loopback address: the protocol has no passwords, so it is never offered to a network",
             "ssh -L 9000:/path/of/the/socket HOST",
         )
-    return str(there)
+    return Address(f"[{there}]:{port}" if boxed else f"{there}:{port}", host=str(there), port=port)
+
+
+def _is_loopback(there: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """127.0.0.0/8 and ::1 itself: no scope, and no IPv4 address in disguise, on which Python's versions disagree."""
+    return there.is_loopback if isinstance(there, ipaddress.IPv4Address) else str(there) == "::1"
 
 
 def claim(address: Address, held: ExitStack) -> None:
-    """Make sure that nobody else serves there, and clear what a dead one left. AccelError naming the pid of the other.
+    """Make sure that nobody else serves there, and clear what a dead one left; until ``held`` ends, what this process
+    makes is its user's alone. AccelError naming the pid of the other.
 
-    A port is not claimed: the kernel lets only one listen (the server does not share ports)."""
-    if not address.path:
-        return
-    lock = held.enter_context(Claim(f"{address.path}.lock", address.grpc))
-    lock.remove_socket(address.path)
-    held.callback(lock.remove_socket, address.path)
+    A port that another program has is the kernel's to refuse (the server does not share ports): it has no lock of ours.
+    """
+    held.enter_context(private_mask())
+    if address.path:
+        lock = held.enter_context(Claim(f"{address.path}.lock", address.grpc))
+        lock.remove_socket(address.path)
+        held.callback(lock.sweep, address.path)
+    elif address.port:
+        held.enter_context(Claim(f"{private_folder()}/{address.grpc}.lock", address.grpc))

@@ -152,7 +152,7 @@ class Service:
     # -- the queue
 
     def wait(self, request: pb.WaitRequest, active: Callable[[], bool] = lambda: True) -> pb.WaitResponse:
-        """Whether a fence was passed in time. The wait ends as well when nobody is there any more who asked. Refusal."""
+        """Whether a fence was passed in time. The wait ends as well when its caller is gone. Refusal."""
         session = self.registrar.get(request.session_id)
         end = time.monotonic() + request.timeout_us / 1e6
         while True:

@@ -18,7 +18,7 @@ from accelctl.umd.channel.door import Door
 from accelctl.umd.chip import Chip
 from accelctl.umd.metrics import Endpoint, Metrics
 from accelctl.umd.server import Server, serve
-from accelctl.umd.service import Service
+from accelctl.umd.service import USUAL, Service
 
 DATA = ".data"
 """What the data channel's socket has behind the service's name."""
@@ -32,6 +32,10 @@ class Request:
     address: str = ""
     metrics: str = ""
     grace_s: float = 5.0
+    keepalive_s: float = USUAL.keepalive_s
+    """After so long without a call a session is reclaimed, unless its client wishes otherwise."""
+    memory_bytes: int = 0
+    """Device memory that all sessions together may hold; 0: what the device has."""
     stop_on_eof: bool = False
 
 
@@ -45,6 +49,9 @@ class Ready:
 
 def run(request: Request, ready: Callable[[Ready], None]) -> None:
     """Serve until a signal, or the end of standard input, says to stop. ``ready`` is told once it listens."""
+    least, most = USUAL.least_keepalive_s, USUAL.most_keepalive_s
+    if not least <= request.keepalive_s <= most:
+        raise UsageError(f"--keepalive {request.keepalive_s:g}: {least:g} to {most:g} seconds are possible")
     address = listen.parse(request.address)
     spot = _metrics_place(request.metrics)
     found = compute.choose(list(request.device))
@@ -52,7 +59,9 @@ def run(request: Request, ready: Callable[[Ready], None]) -> None:
         listen.claim(address, held)
         counted = Metrics()
         door = _door(address, held)
-        service = Service(Chip.registered(found.chip, found.device.target), observer=counted, door=door)
+        limits = USUAL._replace(keepalive_s=request.keepalive_s, memory_bytes=request.memory_bytes)
+        chip = Chip.registered(found.chip, found.device.target)
+        service = Service(chip, limits=limits, observer=counted, door=door)
         server = serve(service, address.grpc)
         held.callback(server.stop, request.grace_s)
         where = f"{_shown(address.host)}:{server.port}" if address.host else address.grpc

@@ -186,7 +186,10 @@ class Session:
         may name it."""
         if not self._scratch or self._scratch[-1].size < size:
             grown = max(size, 2 * self._scratch[-1].size if self._scratch else _SCRATCH_STEP)
-            self._scratch.append(self.memory.allocate(grown, SCRATCH))
+            try:
+                self._scratch.append(self.memory.allocate(grown, SCRATCH))
+            except Refusal:
+                self._scratch.append(self.memory.allocate(size, SCRATCH))  # what is needed may still fit
         return self._scratch[-1]
 
     def mapped(self, found: Allocation) -> Block:
