@@ -54,7 +54,7 @@ def environment(minor: int, interpreter: str) -> Path:
     if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
         return python
     subprocess.run([interpreter, "-m", "venv", "--clear", str(home)], check=True)
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-e", str(ROOT), *_requirements()], check=True)
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-e", f"{ROOT}[umd]", *_requirements()], check=True)
     stamp.write_text(wanted, encoding="ascii")
     return python
 

@@ -77,9 +77,9 @@ def _head(call: Call) -> bytes:
     assert a is not None
     assert b is not None
     dims = matmul_dims(a.shape, b.shape)
-    for name, length in zip("MKN", dims, strict=True):
-        if length > I32_MOST:
-            raise UsageError(f"{name} = {length} does not fit the 32 bits that a matmul instruction has for it")
+    if max(dims) > I32_MOST:
+        name = "MKN"[dims.index(max(dims))]
+        raise UsageError(f"{name} = {max(dims)} does not fit the 32 bits that a matmul instruction has for it")
     return _HEAD.pack(*dims, int(bool(call.attrs["tf32"])))
 
 

@@ -111,11 +111,39 @@ def lshw() -> Iterable[Result]:
     yield ratio("probe --json / lshw -C display -json", [SCRIPT, "probe", "--json"], theirs, 2, 15)
 
 
+def serve() -> Iterable[Result]:
+    """Translations of the service against an empty call. (Imported here: those modules use this one.)"""
+    from tests.perf import serve
+
+    yield from serve.results()
+
+
+def channel() -> Iterable[Result]:
+    """The data channel against memcpy and against gRPC streaming."""
+    from tests.perf import channel
+
+    yield from channel.channel()
+
+
+def soak() -> Iterable[Result]:
+    """64 sessions for 60 s with mixed ops, and 50 killed processes: how much went wrong."""
+    from tests import soak
+
+    found = soak.soak(64, 60.0)
+    rate = f"{found.ops / found.seconds:.0f} ops/s, RSS {found.rss_growth_bytes / 2**20:+.1f} MiB"
+    yield Result("64 sessions for 60 s: wrong results", len(found.wrong), "", 0, rate)
+    yield Result("bytes that they left", found.left_bytes, "B", 0, "in the service's pools")
+    yield Result("50 killed processes: what was wrong after", len(soak.kill(50)), "", 0, "clients and services in turns")
+
+
 PARTS: dict[str, Callable[[], Iterable[Result]]] = {
     "version": version,
     "help": help_pages,
     "scale": scale,
     "lshw": lshw,
+    "serve": serve,
+    "channel": channel,
+    "soak": soak,
 }
 
 

@@ -330,13 +330,20 @@ def test_lending_speaks_the_data_channels_errors(client: Client) -> None:
 
 
 def test_results_and_scratch_that_find_no_memory() -> None:
-    """The result of an op is about its output; what is needed on the way is about no field."""
-    with service_of(limits=Limits(memory_bytes=8 * PAGE)) as service:
+    """A result is about its output; what is needed on the way is about no field, and no larger than it must be."""
+    with service_of(limits=Limits(memory_bytes=16 * PAGE)) as service:
         client = Client(service)
-        x = client.alloc((4 * PAGE,), "int8")
-        with pytest.raises(Refusal) as caught:
-            client.translate(client.request("add", [x, x]))
+        x, y = client.alloc((2 * PAGE,), "fp16"), client.alloc((2 * PAGE,), "fp32")
+        with pytest.raises(Refusal, match="scratch memory for this op: 32 KiB") as caught:
+            client.translate(client.request("add", [x, y], {}, [y]))
+        assert (caught.value.field, caught.value.code) == ("", RESOURCE_EXHAUSTED)
+        client.alloc((2 * PAGE,), "int8")
+        with pytest.raises(Refusal, match="16 KiB: the service may hold 64 KiB, 8 KiB are left") as caught:
             client.translate(client.request("add", [x, x]))
         assert (caught.value.field, caught.value.code) == ("outputs[0]", RESOURCE_EXHAUSTED)
-        half = client.alloc((8,), "fp16") if service.registrar.budget.held < 8 * PAGE else x
-        assert half is x
+        small = client.request("add", [_part(x), _part(y)], {}, [_part(y)])
+        assert len(client.translate(small).instructions) == 2
+
+
+def _part(tensor: pb.TensorDesc) -> pb.TensorDesc:
+    return pb.TensorDesc(tensor_id=tensor.tensor_id, shape=[PAGE // 4], data_type=tensor.data_type)
