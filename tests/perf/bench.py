@@ -133,7 +133,7 @@ def soak() -> Iterable[Result]:
     rate = f"{found.ops / found.seconds:.0f} ops/s, RSS {found.rss_growth_bytes / 2**20:+.1f} MiB"
     yield Result("64 sessions for 60 s: wrong results", len(found.wrong), "", 0, rate)
     yield Result("bytes that they left", found.left_bytes, "B", 0, "in the service's pools")
-    yield Result("50 killed processes: what was wrong after", len(soak.kill(50)), "", 0, "clients and services in turns")
+    yield Result("50 killed processes: wrong afterwards", len(soak.kill(50)), "", 0, "clients and services in turns")
 
 
 PARTS: dict[str, Callable[[], Iterable[Result]]] = {
