@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,16 +93,40 @@ def opened(
     assert tensors.idle()
 
 
-def held() -> tuple[set[str], int]:
-    """What this process has open (as /proc says it), and how many rings it has mapped."""
+def open_files() -> set[str]:
+    """What this process has open, as /proc says it."""
     links = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             links.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
         except FileNotFoundError:  # the listing's own
             continue
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    return {link for link in links if "/proc/" not in link}, maps.count("memfd:accelctl")
+    return {link for link in links if "/proc/" not in link}
+
+
+class Held:
+    """What this process has open and how many rings it has mapped at this moment. gRPC of an earlier test may close
+    files of its own meanwhile, so only what is new counts."""
+
+    def __init__(self) -> None:
+        self.files, self.rings = open_files(), self._rings()
+
+    def _rings(self) -> int:
+        return Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").count("memfd:accelctl")
+
+    def more(self) -> tuple[list[str], int]:
+        """Files that were not open then, and rings more than then."""
+        return sorted(open_files() - self.files), self._rings() - self.rings
+
+    def settled(self) -> bool:
+        """Wait until there is nothing more, which a thread may be just about to close; whether it came to that."""
+        end = time.monotonic() + 5
+        while self.more() != NOTHING and time.monotonic() < end:
+            time.sleep(0.005)
+        return self.more() == NOTHING
+
+
+NOTHING: tuple[list[str], int] = ([], 0)
 
 
 def child(source: str, *arguments: str) -> subprocess.Popen[str]:
@@ -122,4 +147,4 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-__all__ += ["ChannelError", "Memory", "Tensors", "child", "held", "opened", "put", "said"]
+__all__ += ["NOTHING", "ChannelError", "Held", "Memory", "Tensors", "child", "open_files", "opened", "put", "said"]

@@ -37,9 +37,9 @@ _ROW = 1024
 """Pixels of 4 bytes: one page."""
 _ROWS = 16384
 """Above this rows grow longer instead: hosts of virtual displays bound the height of an image."""
-_CREATE = drm.MODE_CREATE_DUMB.layout.maker("height", "width", "bpp")
+_CREATE = drm.MODE_CREATE_DUMB.layout.packer("height", "width", "bpp")
 _CREATED = drm.MODE_CREATE_DUMB.layout.reader("handle", "size")
-_LOCATE = drm.MODE_MAP_DUMB.layout.maker("handle")
+_LOCATE = drm.MODE_MAP_DUMB.layout.packer("handle")
 _LOCATED = drm.MODE_MAP_DUMB.layout.reader("offset")
 _ACCESS = dma_buf.DMA_BUF_SYNC_RW
 _NOT_OFFERED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES, errno.EINVAL, errno.ENOTTY)
@@ -51,7 +51,6 @@ def pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
-@lru_cache(maxsize=4096)
 def geometry(size: int) -> tuple[int, int]:
     """Width and height, in pixels of 4 bytes, of at least ``size`` bytes; exactly so many pages up to 64 MiB."""
     width, height = _ROW, max(1, pages(size) // PAGE)
@@ -60,10 +59,16 @@ def geometry(size: int) -> tuple[int, int]:
     return width, height
 
 
+@lru_cache(maxsize=4096)
+def _wanted(size: int) -> bytes:
+    """The argument of CREATE_DUMB for so many bytes."""
+    width, height = geometry(size)
+    return _CREATE(height, width, 32)
+
+
 def create(file: File, size: int) -> tuple[int, int]:
     """CREATE_DUMB: the handle and the driver's size in bytes. Raises OSError."""
-    width, height = geometry(size)
-    argument = _CREATE(height, width, 32)
+    argument = bytearray(_wanted(size))
     file.ioctl(drm.MODE_CREATE_DUMB.number, argument)
     handle, given = _CREATED(argument)
     return handle, given
@@ -134,21 +139,24 @@ class GemSession(Session):
 
 def object_stage(file: File, handles: Handles) -> Stage:
     """A dumb buffer; ``block.size`` becomes the driver's."""
+    ask = file.asker(drm.MODE_CREATE_DUMB.number, drm.MODE_CREATE_DUMB.layout.size)
 
     def acquire(block: Block) -> int:
-        block.handle, block.size = create(file, block.size)
-        return handles.seen(block.handle)
+        handle, block.size = _CREATED(ask(_wanted(block.size)))
+        block.handle = handle
+        if handle > handles.highest:
+            handles.seen(handle)
+        return handle
 
     return gem.handle_stage(file, acquire, "MODE_CREATE_DUMB")
 
 
 def offset_stage(file: File) -> Stage:
     """Where the CPU maps it. Holds nothing: the offset goes with the object."""
+    ask = file.asker(drm.MODE_MAP_DUMB.number, drm.MODE_MAP_DUMB.layout.size)
 
     def acquire(block: Block) -> int:
-        argument = _LOCATE(block.handle)
-        file.ioctl(drm.MODE_MAP_DUMB.number, argument)
-        (block.offset,) = _LOCATED(argument)
+        (block.offset,) = _LOCATED(ask(_LOCATE(block.handle)))
         return 0
 
     return Stage("offset", NOTHING, acquire, None, "MODE_MAP_DUMB")

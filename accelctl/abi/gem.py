@@ -15,7 +15,7 @@ from accelctl.errors import DeviceUnusable
 from accelctl.hal.devfile import DevFile, File, Syscalls
 from accelctl.hal.uapi import drm
 
-_CLOSE = drm.GEM_CLOSE.layout.maker("handle")
+_CLOSE = drm.GEM_CLOSE.layout.packer("handle")
 _NAME_BYTES = 64
 _NOT_OFFERED = (errno.ENOSYS, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY)
 
@@ -65,7 +65,7 @@ def capability(file: File, number: int) -> int:
 
 def close_handle(file: File, handle: int) -> None:
     """GEM_CLOSE. Raises OSError (EINVAL: no such handle in this file)."""
-    file.ioctl(drm.GEM_CLOSE.number, _CLOSE(handle))
+    file.ioctl(drm.GEM_CLOSE.number, bytearray(_CLOSE(handle)))
 
 
 class Handles:
@@ -129,9 +129,12 @@ class Handles:
 def handle_stage(file: File, create: Callable[[Block], int], calls: str, name: str = "object") -> Stage:
     """A GEM object: ``create`` sets ``block.handle`` and returns it. May be closed while it is mapped: the mapping
     keeps the pages (drm_gem_vm_open takes a reference)."""
-    return Stage(
-        name, HANDLE, create, lambda block: close_handle(file, block.handle), f"{calls} / GEM_CLOSE", early=True
-    )
+    close = file.asker(drm.GEM_CLOSE.number, drm.GEM_CLOSE.layout.size)
+
+    def release(block: Block) -> None:
+        close(_CLOSE(block.handle))
+
+    return Stage(name, HANDLE, create, release, f"{calls} / GEM_CLOSE", early=True)
 
 
 def map_stage(file: File, name: str = "cpu_map") -> Stage:
@@ -142,8 +145,9 @@ def map_stage(file: File, name: str = "cpu_map") -> Stage:
         return block.serial
 
     def release(block: Block) -> None:
-        assert block.map is not None
-        file.unmap(block.map)
+        mapping = block.map
+        assert mapping is not None
+        file.unmap(mapping)
         block.map = None  # only now: after a failure it can be tried again
 
     return Stage(name, CPU_MAP, acquire, release, "mmap / munmap")

@@ -56,26 +56,25 @@ class NotOffered(OSError):
 class Block:
     """One allocation on its way through the stages. Stages leave here what later ones and their release need."""
 
-    __slots__ = ("address", "extra", "fd", "file", "handle", "held", "map", "offset", "serial", "size")
+    handle = 0
+    offset = 0
+    """Where the CPU maps it."""
+    address = 0
+    """Where the device sees it (GPU VA, IOVA)."""
+    map: Mapped | None = None
+    file: File | None = None
+    """A descriptor of the object's own: a dma-buf, a memfd."""
+    fd = -1
+    extra: Any = None
+    """Whatever else the chip's stages share."""
 
     def __init__(self, size: int, serial: int = 0) -> None:
         self.size = size
         """Bytes asked for; a stage may round it up to what the driver gave."""
         self.serial = serial
         """Number of the allocation within the run: part of the pattern that is written to it."""
-        self.handle = 0
-        self.offset = 0
-        """Where the CPU maps it."""
-        self.address = 0
-        """Where the device sees it (GPU VA, IOVA)."""
-        self.map: Mapped | None = None
-        self.file: File | None = None
-        """A descriptor of the object's own: a dma-buf, a memfd."""
-        self.fd = -1
-        self.extra: Any = None
-        """Whatever else the chip's stages share."""
         self.held: list[Stage] = []
-        """Stages acquired and not yet released, in order. Kept by the engine."""
+        """Stages acquired and not yet released, in order: for whoever runs stages one by one."""
 
 
 class Stage(NamedTuple):

@@ -5,6 +5,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -95,6 +96,11 @@ def probe(
             delta = probing.difference(*diff, document)
             output.show_delta(delta, as_json=as_json)
             return 0 if delta.same else 1
+        if as_json and why is None and junit_file is None and expect is None:
+            view = partial(output.json_and_verdict, evidence=not no_evidence, level=fail_on.value)
+            text, bad = probing.made(root, device, view, allow_wake=allow_wake, kmsg=kmsg, trace=trace)
+            output.write("-", text)
+            return int(bad)
         report, compared = probing.look(root, device, allow_wake=allow_wake, kmsg=kmsg, expected=expect, trace=trace)
         if why is not None:
             from accelctl.accept.why import ask
@@ -140,6 +146,5 @@ def _check(
     given = {"--brief": brief, "--why": why is not None, "--junit -": junit == "-", "--save-expect": save is not None}
     given |= {"--trace": bool(trace) and diff is not None}
     given |= {"--diff": diff is not None, "--json": as_json and why is None and diff is None}
-    chosen = [name for name, there in given.items() if there]
-    if len(chosen) > 1:
+    if len(chosen := [name for name, there in given.items() if there]) > 1:
         raise UsageError(f"{' and '.join(chosen)} exclude each other")

@@ -73,11 +73,8 @@ _DEBUGFS = {
     *(f"{DEBUGFS}{kind}/{knob}" for kind in ("failslab", "fail_page_alloc")
       for knob in ("ignore-gfp-wait", "verbose")),
 }  # fmt: skip
-_PREFIXES: tuple[tuple[str, str], ...] = (
-    ("run/udev/data/", FREE),
-    ("sys/firmware/efi/efivars/SecureBoot-", FREE),
-    ("sys/firmware/efi/efivars/SetupMode-", FREE),
-)
+#: Whole families of free files.
+_PREFIXES = ("run/udev/data/", "sys/firmware/efi/efivars/SecureBoot-", "sys/firmware/efi/efivars/SetupMode-")
 #: A module's own files. Its ``drivers`` links lead on to devices, whose files are no business of this rule.
 _MODULE = re.compile(r"sys/module/[^/]+/(parameters/)?[^/]+")
 
@@ -97,6 +94,7 @@ class _Glob(NamedTuple):
     path: str
     last: str
     start: str
+    wild: bool
     effect: str
 
     def names(self, name: str) -> bool:
@@ -107,9 +105,14 @@ class _Glob(NamedTuple):
 
     def fits(self, path: str) -> bool:
         """Is this path meant? In sysfs from any folder border on, elsewhere as a whole."""
-        if _WILD.search(self.path) is None:
+        if not self.wild:
             return path == self.path or (path.startswith("sys/") and path.endswith(f"/{self.path}"))
         return _compiled(self.path, "(?:sys/(?:.*/)?)?").fullmatch(path) is not None
+
+
+_Name = tuple[bool, "str | None", "str | None", bool]
+"""What the last name of a path decides by itself: never opened, its effect in sysfs, the one below hwmon, and whether
+:data:`_EXACT` has it. Plain tuples, which are taken apart much faster than named ones."""
 
 
 class AllowList:
@@ -119,9 +122,9 @@ class AllowList:
         self._names: dict[str, str] = dict.fromkeys(_SYS_FREE.split(), FREE)
         self._names.update(dict.fromkeys(_SYS_WAKES.split(), WAKES))
         self._names.update(dict.fromkeys(_SYS_PRIVILEGED.split(), PRIVILEGED))
-        self._quick: dict[str, str] = {}
         self._globs: list[_Glob] = []
         self._by_name: dict[str, list[_Glob]] = {}
+        self._known: dict[str, _Name] = {}
         self._seen: set[tuple[str, str]] = set()
 
     def add(self, glob: str, effect: str) -> None:
@@ -133,49 +136,39 @@ class AllowList:
         if (glob, effect) not in self._seen:
             self._seen.add((glob, effect))
             last = "*" if "[" in glob else glob.rpartition("/")[2]  # a set may hold a slash
-            self._globs.append(_Glob(glob, last, _WILD.split(last, maxsplit=1)[0], effect))
+            start, wild = _WILD.split(last, maxsplit=1)[0], _WILD.search(glob) is not None
+            self._globs.append(_Glob(glob, last, start, wild, effect))
             self._by_name.clear()
 
     def effect(self, path: str) -> str | None:
         """The side-effect class of opening ``path`` (below the root), or None."""
         if ".." in path and ".." in path.split("/"):  # what it names depends on links: no rule can speak for it
             return None
-        if not path.startswith("sys/"):
-            return self._slow_path(path)
         name = path.rpartition("/")[2]
-        known = self._quick.get(name)
-        if known is None or path.startswith(DEBUGFS):
-            return self._sysfs(path, name)
-        return known
-
-    def _sysfs(self, path: str, name: str) -> str | None:
-        """The rules for sysfs; what depends on the file's name alone is remembered by name."""
-        if _never(name) or path.startswith(DEBUGFS):
-            return FREE if fold(path) in _DEBUGFS else None
-        shape = fold(name)
-        known = self._names.get(shape)
-        if known is not None:
-            self._quick[name] = known
-            return known
-        if "/hwmon" in path and (sensor := _sensor(shape)):
-            return sensor
-        return self._slow_path(path)
-
-    def _slow_path(self, path: str) -> str | None:
-        name = path.rpartition("/")[2]
-        if fold(name) in _EXACT_NAMES and fold(path) in _EXACT:
+        never, in_sysfs, sensor, exact = self._known.get(name) or self._learn(name)
+        if path.startswith("sys/"):
+            if never or path.startswith(DEBUGFS):
+                return FREE if fold(path) in _DEBUGFS else None
+            if in_sysfs is not None:
+                return in_sysfs
+            if sensor is not None and "/hwmon" in path:
+                return sensor
+        if (exact and fold(path) in _EXACT) or path.startswith(_PREFIXES):
             return FREE
-        for prefix, effect in _PREFIXES:
-            if path.startswith(prefix):
-                return effect
-        if _MODULE.fullmatch(path):
+        if path.startswith("sys/module/") and _MODULE.fullmatch(path):
             return FREE
-        if _never(name) or path.startswith("dev/"):  # no row opens a device node
+        if never or path.startswith("dev/"):  # no row opens a device node
             return None
         globs = self._by_name.get(name)
         if globs is None:
             globs = self._by_name[name] = [one for one in self._globs if one.names(name)]
-        return next((one.effect for one in globs if one.fits(path)), None)
+        return next((one.effect for one in globs if one.fits(path)), None) if globs else None
+
+    def _learn(self, name: str) -> _Name:
+        shape = fold(name)
+        never = NEVER.search(name) is not None  # speaks of the last name of a path alone
+        known = self._known[name] = never, self._names.get(shape), _sensor(shape), shape in _EXACT_NAMES
+        return known
 
 
 _WILD = re.compile(r"(\*|\?|\[!?[^\]]+\])")
@@ -201,9 +194,3 @@ def _sensor(shape: str) -> str | None:
     if match is None:
         return None
     return FREE if match.group(3) in _HWMON_FREE else WAKES
-
-
-@lru_cache(maxsize=4096)
-def _never(name: str) -> bool:
-    """NEVER speaks of the last name of a path alone."""
-    return NEVER.search(name) is not None

@@ -13,13 +13,17 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, PermissionDenied, UsageError
 from accelctl.hal.ioc import decode
 
-_UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+_MORE: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+_MMAP: Callable[..., mmap.mmap] = partial(mmap.mmap, **_MORE) if _MORE else mmap.mmap
+"""mmap(2), shared, for reading and writing, which is what Python asks for when nothing is said."""
 _RESTART_S = (
     10.0  # libdrm restarts without end; a driver that answers EAGAIN for ten seconds is not going to change its mind
 )
@@ -52,7 +56,7 @@ class Syscalls:
     def map(self, fd: int, size: int, offset: int) -> mmap.mmap:
         """mmap(2), shared, for reading and writing; fd -1: pages of our own. Before 3.13 Python keeps a duplicate of
         ``fd`` for each mapping, and so two more system calls and the device open."""
-        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset, **_UNTRACKED)
+        return _MMAP(fd, size, offset=offset)
 
     def unmap(self, mapping: mmap.mmap) -> None:
         """munmap(2). Raises BufferError while a view of it is alive."""
@@ -106,8 +110,12 @@ class File:
     def __init__(self, fd: int, path: str, syscalls: Syscalls | None = None) -> None:
         self.fd = fd
         self.path = path
-        self._sys = syscalls or SYSCALLS
-        self._maps: dict[int, mmap.mmap] = {}
+        self._sys = calls = syscalls or SYSCALLS
+        self._maps: dict[mmap.mmap, None] = {}
+        real = type(calls) is Syscalls  # nothing stands in between: no Python function around what the interpreter has
+        self._ioctl: Callable[..., int] = fcntl.ioctl if real else calls.ioctl
+        self._map: Callable[..., mmap.mmap] = _MMAP if real else calls.map
+        self._unmap: Callable[[mmap.mmap], None] = mmap.mmap.close if real else calls.unmap
         _open[fd] = path
 
     def __enter__(self) -> File:
@@ -130,21 +138,39 @@ class File:
         if not isinstance(argument, int) and len(argument) < _SIZES[number]:
             raise ValueError(f"ioctl {number:#x}: argument of {len(argument)} bytes, its number says {_SIZES[number]}")
         try:
-            return self._sys.ioctl(self.fd, number, argument)
+            return self._ioctl(self.fd, number, argument)
         except OSError as error:
-            if error.errno not in (errno.EINTR, errno.EAGAIN):
-                raise
-        return self._again(number, argument)
+            return self._again(error, number, argument)
 
-    def _again(self, number: int, argument: bytearray | int) -> int:
+    def asker(self, number: int, size: int) -> Callable[[bytes], bytearray]:
+        """:meth:`ioctl` for loops: always this call, with ``size`` bytes that are packed already. The function takes
+        those and returns what the kernel made of them; it raises OSError, ValueError once the file is closed."""
+        if size < _SIZES[number]:
+            raise ValueError(f"ioctl {number:#x}: argument of {size} bytes, its number says {_SIZES[number]}")
+        call = self._ioctl
+
+        def ask(packed: bytes) -> bytearray:
+            argument = bytearray(packed)
+            try:
+                call(self.fd, number, argument)
+            except OSError as error:
+                self._again(error, number, argument)
+            return argument
+
+        return ask
+
+    def _again(self, error: OSError, number: int, argument: bytearray | int) -> int:
+        """The call after it failed with ``error``: restarted, where that is a reason to."""
+        if error.errno not in (errno.EINTR, errno.EAGAIN):
+            raise error
         end = time.monotonic() + _RESTART_S
         while True:
             try:
-                return self._sys.ioctl(self.fd, number, argument)
-            except OSError as error:
-                if error.errno not in (errno.EINTR, errno.EAGAIN) or time.monotonic() > end:
+                return self._ioctl(self.fd, number, argument)
+            except OSError as again:
+                if again.errno not in (errno.EINTR, errno.EAGAIN) or time.monotonic() > end:
                     raise
-                if error.errno == errno.EAGAIN:
+                if again.errno == errno.EAGAIN:
                     time.sleep(0.001)
 
     def map(self, size: int, offset: int = 0) -> mmap.mmap:
@@ -152,14 +178,14 @@ class File:
         OSError."""
         if self.fd < 0:
             raise ValueError(f"{self.path}: closed")
-        mapping = self._sys.map(self.fd, size, offset)
-        self._maps[id(mapping)] = mapping
+        mapping = self._map(self.fd, size, offset=offset)
+        self._maps[mapping] = None
         return mapping
 
     def unmap(self, mapping: mmap.mmap) -> None:
         """Give one mapping back. Raises BufferError while a view of it is alive; then it stays accounted for."""
-        self._sys.unmap(mapping)
-        del self._maps[id(mapping)]
+        self._unmap(mapping)
+        del self._maps[mapping]
 
     @property
     def mappings(self) -> int:
@@ -183,7 +209,7 @@ class File:
 
     def _unmap_all(self) -> None:
         failed: BufferError | None = None
-        for mapping in reversed(tuple(self._maps.values())):
+        for mapping in reversed(tuple(self._maps)):
             try:
                 self.unmap(mapping)
             except BufferError as error:

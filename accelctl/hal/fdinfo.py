@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from accelctl.hal.root import SysRoot
@@ -27,11 +28,12 @@ _LINKS = (
     ("memfd", ("/memfd:",)),
     ("device", ("/dev/kfd", "/dev/vfio/", "/dev/iommu", "/dev/dma_heap/", "/dev/udmabuf", "anon_inode:[vfio-device]")),
 )
-_MAP = re.compile(r"[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][ps] [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+(?: +(.*))?", re.ASCII)
+_MAP = re.compile(r"^[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][ps] [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+(?: +(.*))?$", re.A | re.M)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 _LARGEST = 1 << 64
 
 
+@lru_cache(maxsize=1024)
 def kind_of(link: str) -> str:
     """What an open file is, by its link in /proc/PID/fd: one of KINDS."""
     return next((kind for kind, starts in _LINKS if link.startswith(starts)), "other")
@@ -46,15 +48,14 @@ def kind_of_map(name: str) -> str:
 
 
 def parse_maps(text: str) -> dict[str, int]:
-    """Kind -> number of mappings, of /proc/PID/maps; every kind is there."""
+    """Kind -> number of mappings, of /proc/PID/maps; every kind is there. Lines are many, names are few."""
+    names = _MAP.findall(text)
+    if len(names) != len(list(filter(None, text.split("\n")))):
+        wrong = next(line for line in text.split("\n") if line and not _MAP.fullmatch(line))
+        raise ValueError(f"not a line of maps: {wrong[:60]!r}")
     counts = dict.fromkeys(MAP_KINDS, 0)
-    for line in text.split("\n"):
-        if not line:
-            continue
-        match = _MAP.fullmatch(line)
-        if match is None:
-            raise ValueError(f"not a line of maps: {line[:60]!r}")
-        counts[kind_of_map(match[1] or "")] += 1
+    for name, count in Counter(names).items():
+        counts[kind_of_map(name)] += count
     return counts
 
 
@@ -76,9 +77,9 @@ def links(root: SysRoot, pid: int | None = None) -> Iterator[tuple[str, str]]:
             continue
 
 
-def counts(root: SysRoot, pid: int | None) -> Counter[str]:
-    """Open files by kind. Raises OSError."""
-    return Counter(kind_of(link) for _, link in links(root, pid))
+def counts(links: Iterable[str]) -> Counter[str]:
+    """Open files by kind, of their links."""
+    return Counter(map(kind_of, links))
 
 
 def parse_fields(text: str) -> dict[str, str]:

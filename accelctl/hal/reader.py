@@ -314,14 +314,20 @@ class WatchedChild:
 
 
 def run_watched(
-    work: Callable[[Watch], T], *, deadline_s: float = 5.0, max_restarts: int = 8, total_s: float = 60.0
+    work: Callable[[Watch], T],
+    *,
+    deadline_s: float = 5.0,
+    max_restarts: int = 8,
+    total_s: float = 60.0,
+    stuck: list[Stuck] | None = None,
 ) -> Outcome[T]:
     """Run ``work`` in a watched child, again without the path that hung, until it returns.
 
     Raises what the work raised; TimeoutFailure naming all paths when ``max_restarts`` further children or ``total_s``
-    seconds were not enough; AccelError when the child ended while it touched no path.
+    seconds were not enough; AccelError when the child ended while it touched no path. ``stuck`` is filled as paths are
+    given up: work that holds it sees in each child what hung in those before.
     """
-    stuck: list[Stuck] = []
+    stuck = [] if stuck is None else stuck
     end = time.monotonic() + total_s
     with WatchedChild(work, deadline_s=deadline_s) as child:
         child.start()

@@ -121,6 +121,8 @@ class SideSocket:
                 return self._take(limit, max_fds)
             except BlockingIOError:
                 _poll(self._readable, end, f"{self.name}: no message")
+            except ConnectionResetError:  # told once, by a peer that did not read all; its last words are still there
+                continue
             except OSError as error:
                 raise self._failed(error) from error
 
@@ -193,8 +195,8 @@ class SideListener:
             except BlockingIOError:
                 _poll(self._readable, end, f"{self.path}: nobody connected")
             except OSError as error:
-                if self._stopped:
-                    return None
+                if self._stopped:  # by another thread, meanwhile
+                    return None  # type: ignore[unreachable]
                 if error.errno not in (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
                     raise
                 time.sleep(_RETRY_S)  # descriptors or memory may come back; the connection waits in the backlog
@@ -247,18 +249,23 @@ def connect(path: str, *, timeout_s: float) -> SideSocket:
 
 
 def listening(path: str) -> Peer | None:
-    """Who listens on a Unix stream socket (a service's own); None where nobody does. Raises AccelError where that
-    cannot be told."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
-        try:
-            sock.connect(check_path(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return None
-        except BlockingIOError:  # somebody is there, and has a full backlog
-            return Peer(0, -1, -1)
-        except OSError as error:
-            raise _explained(path, error) from error
-        return _peer(sock)
+    """Who listens on a Unix socket of whatever type; None where nobody does. pid 0: somebody who takes no connection
+    now, or a datagram socket's owner. Raises AccelError where that cannot be told."""
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
+            try:
+                sock.connect(check_path(path))
+            except (ConnectionRefusedError, FileNotFoundError):
+                return None
+            except OSError as error:
+                if error.errno == errno.EPROTOTYPE:  # it is alive, and of another type
+                    continue
+                if not isinstance(error, BlockingIOError):
+                    raise _explained(path, error) from error
+            else:
+                return _peer(sock)
+        break
+    return Peer(0, -1, -1)
 
 
 def check_path(path: str) -> str:
@@ -266,7 +273,7 @@ def check_path(path: str) -> str:
     size = len(os.fsencode(path))
     if size > MAX_PATH or "\0" in path or not path:
         raise UsageError(
-            f"{path}: {size} bytes are too long for the path of a Unix socket, which has {MAX_PATH}"
+            f"{path}: {size} bytes are too long for the path of a Unix socket, at most {MAX_PATH} are possible"
             if size > MAX_PATH
             else f"{path!r}: not a path",
             hint="choose a shorter one",

@@ -69,7 +69,7 @@ def read_fd(fd: int, limit: int, *, short_is_end: bool) -> bytes:
     system call; files of /proc may answer in pieces and are read until they say so. The first piece is a page: nearly
     every file fits, sysfs gives no more at a time, and Python makes a buffer of the size asked for (256 KiB: 30 us).
     """
-    chunk = os.read(fd, min(limit, PAGE))
+    chunk = os.read(fd, PAGE if limit > PAGE else limit)
     if short_is_end and len(chunk) < PAGE:
         return chunk
     chunks, total = [chunk], len(chunk)
@@ -81,6 +81,7 @@ def read_fd(fd: int, limit: int, *, short_is_end: bool) -> bytes:
 
 
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_OPEN_PLAIN = _OPEN | os.O_NOFOLLOW
 _KINDS = {
     stat.S_IFREG: "f",
     stat.S_IFDIR: "d",
@@ -139,31 +140,29 @@ class LiveTree:
 
 
 class ConfinedTree:
-    """Link resolution below a root for trees that are not the running system. Captured trees do not change, so folders
-    are cached.
+    """Link resolution below a root for trees that are not the running system. Captured trees do not change, so real
+    paths are remembered.
     """
 
     live = False
 
     def __init__(self) -> None:
-        self._folders: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
 
     def _link(self, path: str) -> str | None:
         """Target if ``path`` (its folders already resolved) is a link."""
         raise NotImplementedError
 
-    def folder(self, path: str) -> str:
-        """The real path of a folder, remembered."""
-        known = self._folders.get(path)
-        if known is None:
-            known = self._folders[path] = self._walk(path)
-        return known
-
     def resolve(self, path: str) -> str:
         """The real path below the root; ``..`` stops at the root as in a chroot; raises ELOOP for a loop of links."""
-        folder, _, name = path.rpartition("/")
-        base = self.folder(folder)
-        return self._walk(f"{base}/{name}" if base else name, trusted=base)
+        known = self._paths.get(path)
+        if known is None:
+            folder, _, name = path.rpartition("/")
+            base = self._paths.get(folder)
+            if base is None:
+                base = self._paths[folder] = self._walk(folder)
+            known = self._paths[path] = self._walk(f"{base}/{name}" if base else name, trusted=base)
+        return known
 
     def _walk(self, path: str, trusted: str = "") -> str:
         if "\0" in path:  # no name holds one; the system calls would not even be made (ValueError)
@@ -198,37 +197,49 @@ class ConfinedTree:
 
 
 class DirTree(ConfinedTree):
-    """A folder that holds a captured machine."""
+    """A folder that holds a captured machine.
+
+    A folder that was listed has told which of its entries are plain files: to ask for each again what it is would take
+    as long as to read it.
+    """
 
     def __init__(self, folder: str) -> None:
         super().__init__()
         self.name = folder
         self._prefix = folder.rstrip("/") + "/"
         self._links: dict[str, str | None] = {}
+        self._listed: dict[str, list[str]] = {}
+        self._plain: dict[str, set[str]] = {}
 
     def _link(self, path: str) -> str | None:
         if path in self._links:
             return self._links[path]
+        folder, _, name = path.rpartition("/")
         target = None
-        try:
-            target = os.readlink(self._prefix + path)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-                raise
+        if name not in self._plain.get(folder, ()):
+            try:
+                target = os.readlink(self._prefix + path)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                    raise
         self._links[path] = target  # None: not a link, or nothing there: the operation that follows reports it
         return target
 
     def read(self, path: str, limit: int) -> bytes:
         """Read one regular file; anything else there (FIFO, device, folder) is refused instead of waited for."""
         folder, _, name = path.rpartition("/")
-        real = f"{self._prefix}{self.folder(folder)}/{name}"
-        info = os.lstat(real)
-        if stat.S_ISLNK(info.st_mode):
-            real = self._prefix + self.resolve(path)
+        place = self._paths.get(folder)
+        if place is None:
+            place = self.resolve(folder)
+        real = f"{self._prefix}{place}/{name}"
+        if name not in self._plain.get(place, ()):  # asked before opening: opening a device is an act of its own
             info = os.lstat(real)
-        if not stat.S_ISREG(info.st_mode):  # asked before opening: opening a device is an act of its own
-            raise fail(errno.EINVAL, path)
-        fd = os.open(real, _OPEN | os.O_NOFOLLOW)
+            if stat.S_ISLNK(info.st_mode):
+                real = self._prefix + self.resolve(path)
+                info = os.lstat(real)
+            if not stat.S_ISREG(info.st_mode):
+                raise fail(errno.EINVAL, path)
+        fd = os.open(real, _OPEN_PLAIN)
         try:
             return read_fd(fd, limit, short_is_end=True)
         finally:
@@ -236,7 +247,13 @@ class DirTree(ConfinedTree):
 
     def listdir(self, path: str) -> list[str]:
         """Names in a folder, sorted."""
-        return sorted(os.listdir(self._prefix + self.resolve(path)))
+        real = self.resolve(path)
+        if real not in self._listed:
+            with os.scandir(self._prefix + real) as found:
+                entries = list(found)
+            self._plain[real] = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+            self._listed[real] = sorted([entry.name for entry in entries])
+        return self._listed[real].copy()
 
     def readlink(self, path: str) -> str:
         """Target of a link as written; the folders above it are resolved below the root."""
@@ -251,7 +268,7 @@ class DirTree(ConfinedTree):
         folder, _, name = path.rpartition("/")
         if name in ("", ".", "..") or "\0" in name:
             return node_stat(self._prefix + self.resolve(path), follow=False)
-        found = node_stat(f"{self._prefix}{self.folder(folder)}/{name}", follow=False)
+        found = node_stat(f"{self._prefix}{self.resolve(folder)}/{name}", follow=False)
         return node_stat(self._prefix + self.resolve(path), follow=False) if found.kind == "l" else found
 
 

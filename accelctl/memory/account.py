@@ -1,9 +1,13 @@
 """The ledger's fast lane."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from accelctl.memory import in_bytes
 from accelctl.memory.records import OURS, Holding, Key, Number
+
+Event = tuple[Sequence["Number | None"], "int | None"]
+"""What a thing's parts are numbered, and its size in bytes where it was acquired, None where it was given back. A part
+without a number was not acquired, or could not be given back and stays."""
 
 
 class Account:
@@ -13,40 +17,73 @@ class Account:
     sharing. What is held here counts in the ledger's balance, stages and outstanding like everything else.
     """
 
-    __slots__ = ("_mistake", "acquired", "chip", "domain", "kind", "live", "peak", "released", "stage")
+    __slots__ = ("_mistake", "chip", "domain", "kind", "live", "peak", "released", "stage", "stores")
 
     def __init__(
-        self, mistake: Callable[[str, Key, str], object], domain: Number, chip: str, stage: str, kind: str
+        self,
+        mistake: Callable[[str, Key, str], object],
+        domain: Number,
+        chip: str,
+        stage: str,
+        kind: str,
+        stores: bool = True,
     ) -> None:
         self._mistake, self.domain, self.chip, self.stage, self.kind = mistake, domain, chip, stage, kind
+        self.stores = stores
+        """These have storage of their own; else they only refer to another stage's."""
         self.live: dict[Number, int] = {}
-        """Number -> bytes of storage that it keeps (0: none of its own)."""
-        self.acquired = self.released = self.peak = 0
+        """Number -> its size in bytes."""
+        self.released = self.peak = 0
 
     def take(self, number: Number, size: int = 0) -> None:
         """Acquired. A number that is alive here already is the mistake "taken"."""
-        live = self.live
-        if number in live:
-            key = Key(self.domain, self.kind, number)
-            self._mistake("taken", key, f"{key} was given out again while it is held (stage {self.stage})")
-            return
-        live[number] = size
-        self.acquired += 1
-        self.peak = max(self.peak, len(live))
+        self.follow([([number], size)])
 
     def give(self, number: Number) -> None:
         """Given back; of a number that is not held: the mistake "double"."""
-        if self.live.pop(number, None) is None:
-            key = Key(self.domain, self.kind, number)
-            self._mistake("double", key, f"release of {key}, which is not held")
-            return
-        self.released += 1
+        self.follow([([number], None)])
+
+    def follow(self, events: Iterable[Event], place: int = 0) -> None:
+        """Many of both, in order, of a thing that has its number at this place."""
+        live, released, peak = self.live, 0, self.peak
+        for numbers, size in events:
+            number = numbers[place] if place < len(numbers) else None
+            if number is None:
+                continue
+            if size is None:
+                if number in live:
+                    del live[number]
+                    released += 1
+                else:
+                    self._wrong("double", number, "release of {}, which is not held")
+            elif number in live:
+                self._wrong("taken", number, "{} was given out again while it is held (stage " + f"{self.stage})")
+            else:
+                live[number] = size
+                peak = max(peak, len(live))
+        self.released += released
+        self.peak = peak
+
+    def _wrong(self, what: str, number: Number, text: str) -> None:
+        key = Key(self.domain, self.kind, number)
+        self._mistake(what, key, text.format(key))
+
+    @property
+    def acquired(self) -> int:
+        """How many there were ever."""
+        return self.released + len(self.live)
+
+    @property
+    def held_bytes(self) -> int:
+        """Storage that these keep."""
+        return sum(self.live.values()) if self.stores else 0
 
     def holdings(self) -> list[Holding]:
         """What is outstanding, oldest first."""
         return [
-            Holding(key, self.stage, self.chip, OURS, size, (f"{in_bytes(size)} held by " if size else "") + text)
+            Holding(key, self.stage, self.chip, OURS, kept, (f"{in_bytes(kept)} held by " if kept else "") + text)
             for number, size in self.live.items()
             for key in [Key(self.domain, self.kind, number)]
             for text in [f"{key} is still open"]
+            for kept in [size if self.stores else 0]
         ]

@@ -93,9 +93,9 @@ class Ledger:
         self.mistake_count = 0
         self._operation = 0
 
-    def account(self, domain: Number, chip: str, stage: str, kind: str) -> Account:
-        """A fast lane for a stage's numbers."""
-        account = Account(self.mistake, domain, chip, stage, kind)
+    def account(self, domain: Number, chip: str, stage: str, kind: str, stores: bool = True) -> Account:
+        """A fast lane for a stage's numbers; ``stores``: each of them has storage of its own."""
+        account = Account(self.mistake, domain, chip, stage, kind, stores)
         self._accounts.append(account)
         return account
 
@@ -249,7 +249,7 @@ class Ledger:
 
     def held_bytes(self, home: str) -> int:
         """Bytes of storage alive on a chip, or on "host"."""
-        return self._bytes.get(home, 0) + sum(sum(a.live.values()) for a in self._accounts if a.chip == home)
+        return self._bytes.get(home, 0) + sum(a.held_bytes for a in self._accounts if a.chip == home)
 
     def stages(self, chip: str | None = None) -> dict[str, StageCount]:
         """Stage -> counts, of one chip or of all together."""

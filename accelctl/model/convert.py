@@ -31,9 +31,16 @@ def whole(text: str, base: int = 10) -> int:
 
     int() alone would also take 1_000, digits of other scripts, and thousands of digits (which then cannot be printed).
     """
+    if base == 10 and _is_short(text):
+        return int(text)
     if _WHOLE[base].fullmatch(text) is None:
         raise ValueError("not a number")
     return _bounded(int(text, base))
+
+
+def _is_short(text: str) -> bool:
+    """Digits alone, few enough for 64 bit: nearly every number is."""
+    return text.isdigit() and len(text) <= 18 and text.isascii()
 
 
 def is_index(name: str) -> bool:
@@ -48,6 +55,8 @@ def to_text(text: str) -> str | None:
 
 def to_int(text: str) -> int | None:
     """A decimal number (or 0x-prefixed one)."""
+    if _is_short(text):
+        return int(text)
     if text.lower() in NO_VALUE:
         return None
     return whole(text, 16 if text[:2].lower() == "0x" else 10)

@@ -63,22 +63,27 @@ def describe(scan: Scan, device: Device) -> None:
     names: dict[str, list[str]] = {}
     driver = device.value("driver")
     here = set(names.setdefault(device.path, scan.root.listdir(device.path)))
+    missing = Absence(scan.root.why_missing, "ENOENT")
     for row in room.table("attr"):
         if "driver" in row and driver is not None and row["driver"] != driver:
             continue
         path, key = row["path"], row["key"]
-        first = path.partition("/")[0]
-        matches = _expand(scan, device.path, path, names) if first in here or "*" in first else []
+        wild = "*" in path
+        if path in here and not wild:  # most: a file of the folder itself
+            _read(scan, device.facts, row, f"{device.path}/{path}", key)
+            continue
+        matches = _expand(scan, device.path, path, names) if wild or "/" in path else []
         for found, stars in matches:
             _read(scan, device.facts, row, found, _key(key, stars))
-        if not matches and key not in device.facts and "*" not in path:
-            missing = Absence(scan.root.why_missing, "ENOENT")
+        if not matches and key not in device.facts and not wild:
             device.facts[key] = Reading(
                 None, f"{device.path}/{path}", None, row.get("unit"), missing, row.get("scope", STABLE)
             )
     for row in room.table("proc"):
+        if "{" not in row["path"]:
+            continue
         path = row["path"].replace("{bdf}", device.id).replace("{index}", _index(device))
-        if "{" in row["path"] and scan.root.exists(path):
+        if scan.root.exists(path):
             _read(scan, device.facts, row, path, row["key"])
 
 

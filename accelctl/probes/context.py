@@ -13,7 +13,8 @@ from accelctl.model.reading import Reading
 
 @dataclass
 class Scan:
-    """Devices are keyed by id while they are joined; ``by_path`` finds the owner of a sysfs folder."""
+    """Devices are keyed by id while they are joined; ``by_path`` finds the owner of a sysfs folder, ``virtual``
+    the physical function that lists an address as its VF."""
 
     root: SysRoot
     rooms: Directory
@@ -21,11 +22,14 @@ class Scan:
     devices: dict[str, Device] = field(default_factory=dict)
     by_path: dict[str, Device] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
+    virtual: dict[str, Device] = field(default_factory=dict)
 
     def add(self, device: Device) -> Device:
         """Enter a device; the first one found under an id stays."""
         known = self.devices.setdefault(device.id, device)
         self.by_path.setdefault(device.path, known)
+        for address in known.value("sriov/virtual_functions") or ():
+            self.virtual.setdefault(address, known)
         return known
 
     def owner(self, path: str) -> Device | None:

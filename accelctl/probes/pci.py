@@ -7,6 +7,7 @@ odd class.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from accelctl.abi.rooms import Room, Row
 from accelctl.model.convert import whole
@@ -66,12 +67,16 @@ def _from_uevent(scan: Scan, folder: str, name: str, key: str) -> Reading:
     )
 
 
-def read_ids(scan: Scan, folder: str, names: set[str]) -> dict[str, Reading]:
-    """The identifying registers of a function, each from its file, else from uevent."""
+def read_ids(scan: Scan, folder: str, names: set[str], known: Iterable[Reading] = ()) -> dict[str, Reading]:
+    """The identifying registers of a function, each from its file, else from uevent. ``known`` were read before."""
+    before = {reading.source: reading for reading in known if reading.present}
     ids = {}
     for key, name, uevent in _IDS:
         path = f"{folder}/{name}"
-        reading = scan.root.read(path, "hex") if name in names else absent(path, scan.root.why_missing, errno="ENOENT")
+        if name not in names:
+            reading = absent(path, scan.root.why_missing, errno="ENOENT")
+        else:
+            reading = before.get(path) or scan.root.read(path, "hex")
         ids[key] = reading if reading.present or "uevent" not in names else _from_uevent(scan, folder, name, uevent)
     return ids
 
@@ -85,17 +90,15 @@ def find(scan: Scan) -> None:
         scan.functions[address] = folder
         class_ = _quick(scan, folder, "class", "PCI_CLASS")
         vendor = _quick(scan, folder, "vendor", "PCI_ID")
-        if class_ is None and vendor is None:
+        if class_.value is None and vendor.value is None:
             continue
-        if is_accelerator(scan, folder, vendor, class_):
-            scan.add(build(scan, address, folder))
+        if is_accelerator(scan, folder, vendor.value, class_.value):
+            scan.add(build(scan, address, folder, (class_, vendor)))
 
 
-def _quick(scan: Scan, folder: str, name: str, key: str) -> str | None:
+def _quick(scan: Scan, folder: str, name: str, key: str) -> Reading:
     reading = scan.root.read(f"{folder}/{name}", "hex")
-    if not reading.present:
-        reading = _from_uevent(scan, folder, name, key)
-    return reading.value if isinstance(reading.value, str) else None
+    return reading if reading.present else _from_uevent(scan, folder, name, key)
 
 
 def is_accelerator(scan: Scan, folder: str, vendor: str | None, class_: str | None) -> bool:
@@ -108,12 +111,13 @@ def is_accelerator(scan: Scan, folder: str, vendor: str | None, class_: str | No
     return match is not None and ("device" in match[1] or "class" in match[1])
 
 
-def build(scan: Scan, address: str, folder: str) -> Device:
-    """One function with all bus-generic facts. Power first: what may be read depends on whether it sleeps."""
+def build(scan: Scan, address: str, folder: str, known: Iterable[Reading] = ()) -> Device:
+    """One function with all bus-generic facts. Power first: what may be read depends on whether it sleeps. ``known``:
+    ids of it that were read before."""
     names = set(scan.root.listdir(folder))
     device = Device(address, "physical", folder)
     facts = device.facts
-    facts.update(read_ids(scan, folder, names))
+    facts.update(read_ids(scan, folder, names, known))
     facts["driver"] = scan.root.link(f"{folder}/driver") if "driver" in names else _no_driver(scan, folder)
     facts.update(read_fields(scan.root, folder, (field for field in _FIELDS if field[1].partition("/")[0] in names)))
     if "power" in names:
@@ -183,10 +187,8 @@ def _sriov(scan: Scan, device: Device, names: set[str]) -> None:
 
 def _virtual_of(scan: Scan, address: str) -> Reading | None:
     """The physical function that lists this one as a VF; it has the lower address, so it is built first."""
-    for one in scan.devices.values():
-        if address in (one.value("sriov/virtual_functions") or ()):
-            return Reading(one.id, f"{one.path}/virtfn*", address)
-    return None
+    one = scan.virtual.get(address)
+    return None if one is None else Reading(one.id, f"{one.path}/virtfn*", address)
 
 
 def _no_own_link(device: Device, names: set[str]) -> None:

@@ -6,6 +6,8 @@ PHB one host bridge, NODE one NUMA node, SYS across NUMA nodes, "?" where neithe
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from accelctl.model.device import Device
 from accelctl.model.reading import computed
 from accelctl.probes.context import Scan
@@ -29,28 +31,36 @@ def describe(scan: Scan) -> None:
     devices = [device for device in scan.devices.values() if device.kind in ("physical", "partition", "vf")]
     if len(devices) < 2:
         return
-    direct = _direct(scan, devices)
-    places = [_place(scan, device) for device in devices]
-    rows = [
-        [_word(i, j, places, direct.get((one.id, other.id))) for j, other in enumerate(devices)]
-        for i, one in enumerate(devices)
-    ]
-    value = {"order": [device.id for device in devices], "rows": rows}
+    order = [device.id for device in devices]
+    rows = _rows([_place(scan, device) for device in devices])
+    index = {identity: number for number, identity in enumerate(order)}
+    for (one, other), word in _direct(scan, devices).items():
+        rows[index[one]][index[other]] = word
+    for number, row in enumerate(rows):
+        row[number] = "X"
+    value = {"order": order, "rows": rows}
     scan.machine["topology"] = computed(
         value, "common bridge on the paths in sysfs, numa_node, KFD io_links of type 11 (XGMI)"
     )
 
 
-def _place(scan: Scan, device: Device) -> tuple[list[str], str, int | None]:
-    """Bridges above (nearest first), host bridge folder, and NUMA node (from the bus, else from the KFD link to a CPU
-    node).
+class Place(NamedTuple):
+    """Bridges above a device (nearest first), host bridge folder, and NUMA node (from the bus, else from the KFD link
+    to a CPU node).
     """
+
+    above: list[str]
+    host: str
+    node: int | None
+
+
+def _place(scan: Scan, device: Device) -> Place:
     above = [folder for _, folder in bridges(device)]
     host = (above[-1] if above else device.path).rpartition("/")[0]
     node = device.value("numa/node")
     if not isinstance(node, int) or node < 0:
         node = _kfd_cpu(scan, device)
-    return above, host, node
+    return Place(above, host, node)
 
 
 def _links(scan: Scan, device: Device) -> list[tuple[int | None, int | None]]:
@@ -82,18 +92,41 @@ def _direct(scan: Scan, devices: list[Device]) -> dict[tuple[str, str], str]:
     return found
 
 
-def _word(i: int, j: int, places: list[tuple[list[str], str, int | None]], direct: str | None) -> str:
-    if i == j:
-        return "X"
-    if direct is not None:
-        return direct
-    (above, host, node), (others, other_host, other_node) = places[i], places[j]
-    if host == other_host and host.rpartition("/")[2].startswith("pci"):
-        common = [folder for folder in above if folder in others]
-        if not common:
-            return "PHB"
-        extra = above.index(common[0]) + others.index(common[0])
-        return "PIX" if extra <= 2 else "PXB"
-    if node is None or other_node is None:
+def _rows(places: list[Place]) -> list[list[str]]:
+    """The words by the bus alone. Devices of one host bridge and one node see all others alike, but for those that they
+    share a root port with: 64 devices are 4096 pairs.
+    """
+    below: dict[str, list[int]] = {}  # root port -> devices
+    for index, one in enumerate(places):
+        if one.above and _is_host_bridge(one.host):
+            below.setdefault(one.above[-1], []).append(index)
+    far: dict[tuple[str, int | None], list[str]] = {}
+    rows = []
+    for one in places:
+        key = one.host, one.node
+        if key not in far:
+            far[key] = [_far(one, other) for other in places]
+        row = list(far[key])
+        for index in below.get(one.above[-1], ()) if one.above else ():
+            row[index] = _near(one, places[index])
+        rows.append(row)
+    return rows
+
+
+def _is_host_bridge(folder: str) -> bool:
+    return folder.rpartition("/")[2].startswith("pci")
+
+
+def _far(one: Place, other: Place) -> str:
+    if one.host == other.host and _is_host_bridge(one.host):
+        return "PHB"
+    if one.node is None or other.node is None:
         return "?"
-    return "NODE" if node == other_node else "SYS"
+    return "NODE" if one.node == other.node else "SYS"
+
+
+def _near(one: Place, other: Place) -> str:
+    """Below one root port: by the bridges up to the first common one."""
+    common = next(folder for folder in one.above if folder in other.above)
+    extra = one.above.index(common) + other.above.index(common)
+    return "PIX" if extra <= 2 else "PXB"

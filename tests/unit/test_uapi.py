@@ -408,13 +408,13 @@ def test_a_release_that_is_none() -> None:
 
 def test_the_fast_forms_are_the_plain_ones() -> None:
     layout = drm.MODE_CREATE_DUMB.layout
-    make, read = layout.maker("height", "bpp", "size"), layout.reader("width", "handle", "size")
-    buffer = make(3, 32, 1 << 40)
+    make, read = layout.packer("height", "bpp", "size"), layout.reader("width", "handle", "size")
+    buffer = bytearray(make(3, 32, 1 << 40))
     assert buffer == layout.pack(height=3, bpp=32, size=1 << 40)
     layout.field("width").put(buffer, 7)
     assert read(buffer) == (7, 0, 1 << 40)
     for names in (("size", "height"), ("height", "height")):
         with pytest.raises(ValueError, match="out of order"):
-            layout.maker(*names)
+            layout.packer(*names)
     with pytest.raises(struct.error):
         make(1 << 32, 0, 0)

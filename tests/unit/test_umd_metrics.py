@@ -22,7 +22,7 @@ def sample() -> pb.TelemetrySample:
 
 
 def read(counted: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    families = text_string_to_metric_families(metrics.text(counted, sample).decode())
+    families = text_string_to_metric_families(metrics.text(counted, sample).decode())  # type: ignore[no-untyped-call]
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 
 

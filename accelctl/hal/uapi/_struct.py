@@ -100,23 +100,20 @@ class Struct:
             self.field(name).put(buffer, value)
         return buffer
 
-    def maker(self, *names: str) -> Callable[..., bytearray]:
+    def packer(self, *names: str) -> Callable[..., bytes]:
         """A faster :meth:`pack` for loops: takes the values of ``names`` by position, everything else is 0. Raises
         struct.error for a value that does not fit."""
-        layout, end = self._part(0, names)
-        pack = struct.Struct(f"<{layout}{self.size - end}x").pack
-        return lambda *values: bytearray(pack(*values))
+        layout, end = self._part(names)
+        return struct.Struct(f"<{layout}{self.size - end}x").pack
 
     def reader(self, *names: str) -> Callable[[bytes | bytearray], tuple[int, ...]]:
         """A faster :meth:`unpack` for loops: the values of these fields."""
-        start = self.field(names[0]).offset
-        take = struct.Struct("<" + self._part(start, names)[0]).unpack_from
-        return lambda buffer: take(buffer, start)
+        return struct.Struct("<" + self._part(names)[0]).unpack_from
 
-    def _part(self, at: int, names: Sequence[str]) -> tuple[str, int]:
-        """A format of these fields alone from the byte ``at`` on, and its end. ValueError: they are no numbers, or
-        not in the order in which they lie."""
-        layout = ""
+    def _part(self, names: Sequence[str]) -> tuple[str, int]:
+        """A format of these fields alone, and its end. ValueError: they are no numbers, or not in the order in which
+        they lie."""
+        layout, at = "", 0
         for field in map(self.field, names):
             if not _is_number(field) or field.offset < at:
                 raise ValueError(f"{self.name}: {field.name} is no number, or out of order")

@@ -64,7 +64,10 @@ def in_container(ctx: RuleContext) -> bool:
 def by_file(device: Device, name: str) -> Reading | None:
     """The fact that was read from a file of this name, whatever key its chip room gave it."""
     tail = "/" + name
-    return next((reading for reading in device.facts.values() if reading.source.endswith(tail)), None)
+    for reading in device.facts.values():
+        if reading.source.endswith(tail):
+            return reading
+    return None
 
 
 def size_words(size: int) -> str:

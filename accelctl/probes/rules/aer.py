@@ -149,7 +149,7 @@ def seen(ctx: RuleContext, kind: str) -> list[Seen]:
     best: dict[str, Seen] = {}
     for device, where, reading, behind in _places(ctx, kind):
         counts = _counted(reading)
-        count = total(counts) if counts else 0
+        count = total(counts) if any(counts.values()) else 0
         key = device or where
         known = best.get(key)
         if count == 0:

@@ -26,6 +26,10 @@ _RULE = re.compile(r"^([abc]) (\d+|\*):(\d+|\*) ([rwm]+)$")
 _COMPUTING = ("render", "device", "compute")
 
 
+Role = tuple[str, str]
+"""What the nodes of a [[node]] row are for, and the glob of their paths."""
+
+
 class Node(NamedTuple):
     """A node and what the scan found out: name below dev/, role, device if one is known, facts."""
 
@@ -43,12 +47,14 @@ class Node(NamedTuple):
 
 def all_nodes(ctx: RuleContext) -> Iterator[Node]:
     """Nodes of devices, and those that belong to none (/dev/kfd, /dev/nvidiactl)."""
+    known = [(str(row.get("role", "")), row["glob"]) for _, row in ctx.rooms.nodes()]
     for device in ctx.report.devices:
-        yield from _nodes(ctx, device, device.under("nodes"))
-    yield from _nodes(ctx, None, {key: one for key, one in ctx.report.machine.items() if key.startswith("nodes/")})
+        yield from _nodes(ctx, device, device.under("nodes"), known)
+    machine = {key: one for key, one in ctx.report.machine.items() if key.startswith("nodes/")}
+    yield from _nodes(ctx, None, machine, known)
 
 
-def _nodes(ctx: RuleContext, device: Device | None, facts: dict[str, Reading]) -> Iterator[Node]:
+def _nodes(ctx: RuleContext, device: Device | None, facts: dict[str, Reading], known: list[Role]) -> Iterator[Node]:
     paths = (key.removeprefix("nodes/").removesuffix("/path") for key in facts if key.endswith("/path"))
     owned: dict[str, dict[str, Reading]] = {name: {} for name in paths}
     for key, reading in facts.items():  # names hold slashes (dri/card0), parts at most one (access/kernel)
@@ -60,13 +66,15 @@ def _nodes(ctx: RuleContext, device: Device | None, facts: dict[str, Reading]) -
     for name, own in owned.items():
         chip = device.chip if device else str(own["chip"].value) if "chip" in own else ""
         room = ctx.rooms.by_name.get(chip or "")
-        yield Node(name, role_of(ctx, room, name), room, device, own)
+        yield Node(name, _role(room, name, known), room, device, own)
 
 
-def role_of(ctx: RuleContext, room: Room | None, name: str) -> str:
+def _role(room: Room | None, name: str, known: list[Role]) -> str:
     """What a node is for, by the first [[node]] row that fits: the own room's, else any."""
-    rows = [row for one in (room, *ctx.rooms.rooms) if one is not None for row in one.table("node")]
-    return next((str(row.get("role", "")) for row in rows if fnmatch(f"dev/{name}", row["glob"])), "")
+    for row in room.table("node") if room is not None else ():
+        if fnmatch(f"dev/{name}", row["glob"]):
+            return str(row.get("role", ""))
+    return next((role for role, glob in known if fnmatch(f"dev/{name}", glob)), "")
 
 
 class Block(NamedTuple):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from accelctl.abi.lifecycle import Counter, Target
 from accelctl.errors import ABSENCES
 from accelctl.hal.root import SysRoot
 
+T = TypeVar("T")
 LIMIT = 32 << 20
 """Bytes; maps of a process with 65536 mappings have about 8 MiB."""
 DEBUGFS = "sys/kernel/debug"
@@ -34,7 +35,7 @@ class Place:
 
     def __init__(self, root: SysRoot, target: Target, pid: int | None = None) -> None:
         self.root, self.target, self.pid = root, target, pid
-        self._shared: dict[str, tuple[int, Mapping[str, int]]] = {}
+        self._shared: dict[str, tuple[int, Any]] = {}
 
     def text(self, path: str) -> str:
         """A file's text. OSError where it cannot be read, ValueError where it is too long to be read whole."""
@@ -48,17 +49,18 @@ class Place:
             raise ValueError(f"{path}: longer than {LIMIT} bytes")
         return text
 
-    def shared(self, path: str, parse: Callable[[str], Mapping[str, int]]) -> Mapping[str, int]:
+    def shared(self, path: str, parse: Callable[[str], T]) -> T:
         """The numbers of a file that many counters read, once a pass: slabinfo takes 0.4 ms, maps 1.5."""
         return self.once(path, lambda: parse(self.text(path)))
 
-    def once(self, key: str, make: Callable[[], Mapping[str, int]]) -> Mapping[str, int]:
+    def once(self, key: str, make: Callable[[], T]) -> T:
         """What ``make`` says; within :func:`one_pass` it is asked once."""
         number = _passes[-1]
         known = self._shared.get(key)
         if known is None or not number or known[0] != number:
             known = self._shared[key] = (number, make())
-        return known[1]
+        found: T = known[1]
+        return found
 
 
 _passes = [0]

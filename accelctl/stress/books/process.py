@@ -33,8 +33,13 @@ _OWN = ("anon", "other")
 """The interpreter maps these too, when it feels like it."""
 
 
+def _links(place: Place) -> dict[str, str]:
+    """Number -> link of every open file. OSError where they cannot be listed."""
+    return place.once("fds", lambda: dict(fdinfo.links(place.root, place.pid)))
+
+
 def _fds(kind: str) -> Callable[[Place], int]:
-    return lambda place: place.once("fds", lambda: fdinfo.counts(place.root, place.pid))[kind]
+    return lambda place: place.once("kinds of fds", lambda: fdinfo.counts(_links(place).values()))[kind]
 
 
 def _maps(kind: str) -> Callable[[Place], int]:
@@ -43,7 +48,7 @@ def _maps(kind: str) -> Callable[[Place], int]:
 
 def _status(field: str) -> Callable[[Place], int]:
     def read(place: Place) -> int:
-        return bookfile.field(bookfile.kib_fields(place.text(f"{fdinfo.of(place.pid)}/status")), field)
+        return bookfile.field(place.shared(f"{fdinfo.of(place.pid)}/status", bookfile.kib_fields), field)
 
     return read
 
@@ -53,7 +58,7 @@ def _drm_files(place: Place) -> list[fdinfo.DrmFile]:
     nodes = {node for node in (place.target.node, *place.target.others) if fdinfo.kind_of(node) == "drm"}
     if not nodes:
         raise NotApplicable(errno.ENODEV, f"{place.target.node} is no DRM device")
-    numbers = [number for number, link in fdinfo.links(place.root, place.pid) if link in nodes]
+    numbers = [number for number, link in _links(place).items() if link in nodes]
     if not numbers:
         raise OSError(errno.ENODEV, "the process has no file of this device open")
     found = [fdinfo.parse_drm(place.text(f"{fdinfo.of(place.pid)}/fdinfo/{number}")) for number in numbers]
@@ -75,7 +80,7 @@ def _drm_counters(book: Book, place: Place) -> tuple[Counter, ...]:
 
 
 def _dmabufs(place: Place) -> list[fdinfo.DmaBuf]:
-    numbers = [number for number, link in fdinfo.links(place.root, place.pid) if fdinfo.kind_of(link) == "dmabuf"]
+    numbers = [number for number, link in _links(place).items() if fdinfo.kind_of(link) == "dmabuf"]
     return [fdinfo.parse_dmabuf(place.text(f"{fdinfo.of(place.pid)}/fdinfo/{number}")) for number in numbers]
 
 

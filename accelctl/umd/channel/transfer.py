@@ -74,14 +74,14 @@ class Sender:
     ) -> int:
         """Send them in order; returns the records written. The last chunks may not have been read yet.
 
-        ``first`` is sent once the first batch is in the ring, ``last`` behind all of it; both wake the other side as a
-        bell does. Raises Gone, TimeoutFailure when nothing is taken out for the link's patience, ChannelError for a
-        peer whose cursor cannot be true.
+        ``first`` is sent when the first chunk is in the ring, ``last`` behind all of it; both wake the other side as a
+        bell does, which comes once per batch: a quarter of the ring. Raises Gone, TimeoutFailure when nothing is taken
+        out for the link's patience, ChannelError for a peer whose cursor cannot be true.
         """
         writer, slot_bytes, index, room, unsaid = self._writer, self._writer.shape.slot_bytes, 0, 0, 0
         for tensor_id, offset, data in sources:
             for at, piece in pieces(data, slot_bytes):
-                if unsaid >= self._batch or (room == 0 and unsaid):
+                if unsaid >= self._batch or index == 1 or (room == 0 and unsaid):
                     self._tell(first)
                     first, unsaid = None, 0
                 if room == 0:
