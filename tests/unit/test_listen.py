@@ -228,7 +228,10 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, holder: subp
         assert (tmp_path / "lock").read_text().split()[0] == str(os.getpid())
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", f"{os.getpid()}\n", f"{os.getpid()} 1\n", "1 1 1", "9" * 60])
+TEXTS = ["", "nonsense", f"{os.getpid()}\n", f"{os.getpid()} 1\n", "1 1 1", "9" * 60]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_what_an_old_lock_says_does_not_matter(tmp_path: Path, text: str) -> None:
     """Also a pid that lives again, as another process: no flock, no holder."""
     (tmp_path / "lock").write_text(text)
@@ -245,6 +248,7 @@ def test_what_an_old_lock_says_does_not_matter(tmp_path: Path, text: str) -> Non
         ("", "by a process that cannot be named"),
         ("kill me", "by a process that cannot be named"),
     ],
+    ids=["a pid", "nothing", "words"],  # not the pid: every worker of a parallel run has another
 )
 def test_a_pid_that_came_back_is_not_named_as_the_holder(tmp_path: Path, text: str, words: str) -> None:
     """The holder's child may hold the lock on; then nobody is told to kill a process that has nothing to do with it."""
