@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +13,7 @@ from accelctl.errors import AccelError
 from accelctl.umd.channel.door import Door, Guest
 from accelctl.umd.channel.messages import ChannelError
 from accelctl.umd.channel.ring import _BODY, _CRC, HEADER, PAGE, VOID, Chunk, Reader, Shape, Writer
-from tests.helpers import ROOT, environment
+from tests.processkit import child, open_files, said
 
 SESSION = 7
 SMALL = Shape(4, PAGE)
@@ -93,17 +90,6 @@ def opened(
     assert tensors.idle()
 
 
-def open_files() -> set[str]:
-    """What this process has open, as /proc says it."""
-    links = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            links.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
-        except FileNotFoundError:  # the listing's own
-            continue
-    return {link for link in links if "/proc/" not in link}
-
-
 class Held:
     """What this process has open and how many rings it has mapped at this moment. gRPC of an earlier test may close
     files of its own meanwhile, so only what is new counts."""
@@ -127,24 +113,6 @@ class Held:
 
 
 NOTHING: tuple[list[str], int] = ([], 0)
-
-
-def child(source: str, *arguments: str) -> subprocess.Popen[str]:
-    """A Python process that can import accelctl and talks on its standard streams."""
-    return subprocess.Popen(
-        [sys.executable, "-c", source, *arguments],
-        env=environment(),
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    """The next line of a child."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 __all__ += ["NOTHING", "ChannelError", "Held", "Memory", "Tensors", "child", "open_files", "opened", "put", "said"]

@@ -147,7 +147,7 @@ class AllowList:
         name = path.rpartition("/")[2]
         never, in_sysfs, sensor, exact = self._known.get(name) or self._learn(name)
         if path.startswith("sys/"):
-            if never or path.startswith(DEBUGFS):
+            if never or ("/debug/" in path and path.startswith(DEBUGFS)):
                 return FREE if fold(path) in _DEBUGFS else None
             if in_sysfs is not None:
                 return in_sysfs

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("crc32c", reason="the service needs the extra umd: pip install 'accelctl[umd]'")
 from accelctl.errors import AccelError, PermissionDenied, UsageError
 from accelctl.exits import ExitCode
 from accelctl.hal import claim as claims
 from accelctl.hal.claim import Claim, private_folder, private_mask
 from accelctl.umd.listen import Address, claim, parse
-from tests.channelkit import child, open_files, said
+from tests.processkit import child, open_files, said
 
 
 @pytest.fixture(autouse=True)
