@@ -70,6 +70,8 @@ _accelctl() {
         "serve":--device) :; return ;;
         "serve":--listen) :; return ;;
         "serve":--metrics) :; return ;;
+        "serve":--keepalive) :; return ;;
+        "serve":--memory) :; return ;;
         "serve":--grace) :; return ;;
         "smoke":--device) :; return ;;
         "smoke":--target) :; return ;;
@@ -88,7 +90,7 @@ _accelctl() {
         "probe") if [[ $cur == -* ]]; then _accelctl_words "--root --device --allow-wake --kmsg --json --no-evidence --brief --why --junit --fail-on --trace --expect --save-expect --diff -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "watch") if [[ $cur == -* ]]; then _accelctl_words "--json --device --count --duration --no-kmsg --poll -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "stress") if [[ $cur == -* ]]; then _accelctl_words "--device --peer --lifecycle --list --sim --cycles --duration --workers --threads --seed --bytes-limit --sizes --hold --order --touch --va --va-limit --replay --fault --limit --sweep --sweep-kernel --kill --kmemleak --unproven --shared --allow-wake --disruptive --no-ledger --books --json --junit --trace -h --help --ascii --color --debug --no-config"; else :; fi ;;
-        "serve") if [[ $cur == -* ]]; then _accelctl_words "--device --listen --metrics --grace --stop-on-eof --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "serve") if [[ $cur == -* ]]; then _accelctl_words "--device --listen --metrics --keepalive --memory --grace --stop-on-eof --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "smoke") if [[ $cur == -* ]]; then _accelctl_words "--device --target --op --dtype --case --long --model --no-model --seed --list --list-cases --json --junit -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "explain") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "capture") if [[ $cur == -* ]]; then _accelctl_words "--force --root --key --kmsg --allow-wake -h --help --ascii --color --debug --no-config"; else _accelctl_files; fi ;;

@@ -64,6 +64,8 @@ complete -c accelctl -n 'not __fish_seen_subcommand_from probe watch stress serv
 complete -c accelctl -n '__fish_seen_subcommand_from serve' -l device -x -d 'opencl:0, torch:cpu, sim:0; the first that is here'
 complete -c accelctl -n '__fish_seen_subcommand_from serve' -l listen -x -d 'unix:/path or a loopback host:port; port 0: any'
 complete -c accelctl -n '__fish_seen_subcommand_from serve' -l metrics -x -d 'also serve OpenMetrics at this loopback host:port'
+complete -c accelctl -n '__fish_seen_subcommand_from serve' -l keepalive -x -d 'seconds after which a silent session is reclaimed'
+complete -c accelctl -n '__fish_seen_subcommand_from serve' -l memory -x -d 'device memory of all sessions together; default: all'
 complete -c accelctl -n '__fish_seen_subcommand_from serve' -l grace -x -d 'seconds that running calls get when it stops'
 complete -c accelctl -n '__fish_seen_subcommand_from serve' -l stop-on-eof -d 'stop when standard input ends: for a parent process'
 complete -c accelctl -n '__fish_seen_subcommand_from serve' -l json -d 'say the address as one JSON document'

@@ -11,7 +11,8 @@ from types import TracebackType
 from accelctl.errors import AccelError, DeviceUnusable
 from accelctl.umd.client import ServiceError, wait_until_ready
 
-START_S, STOP_S = 30.0, 10.0
+START_S, STOP_S = 120.0, 10.0
+"""A busy machine takes long to import things; a service that dies is noticed at once."""
 
 
 class OwnService:
