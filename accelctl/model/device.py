@@ -27,6 +27,8 @@ class Device:
     parent: str | None = None
     chip: str | None = None
     facts: dict[str, Reading] = field(default_factory=dict)
+    _keys: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _groups: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> tuple[str, str, str, str | None, str | None, dict[str, Packed]]:
         """For pickle, by which reports cross the pipe from the reader child: facts as plain tuples take a third of the
@@ -37,6 +39,7 @@ class Device:
     def __setstate__(self, state: tuple[str, str, str, str | None, str | None, dict[str, Packed]]) -> None:
         self.id, self.kind, self.path, self.parent, self.chip, facts = state
         self.facts = {key: unpack(packed) for key, packed in facts.items()}
+        self._keys, self._groups = [], {}
 
     def value(self, key: str) -> Any:
         """The value of a fact, None where it is absent or was never asked for."""
@@ -50,4 +53,21 @@ class Device:
     def under(self, prefix: str) -> dict[str, Reading]:
         """All facts below a pointer prefix, by full key, in key order of insertion."""
         prefix = prefix.rstrip("/") + "/"
-        return {key: reading for key, reading in self.facts.items() if key.startswith(prefix)}
+        group, _, deeper = prefix.partition("/")
+        keys = self._grouped().get(group, ())
+        return {key: self.facts[key] for key in keys if not deeper or key.startswith(prefix)}
+
+    def _grouped(self) -> dict[str, list[str]]:
+        """Keys by what stands before their first "/". There are a hundred, and a dozen readers that want a few of them:
+        kept, and only added to where facts were."""
+        keys = list(self.facts)
+        if keys == self._keys:
+            return self._groups
+        if keys[: len(self._keys)] != self._keys:
+            self._keys, self._groups = [], {}
+        for key in keys[len(self._keys) :]:
+            group, slash, _ = key.partition("/")
+            if slash:
+                self._groups.setdefault(group, []).append(key)
+        self._keys = keys
+        return self._groups

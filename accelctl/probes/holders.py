@@ -11,8 +11,8 @@ def describe(scan: Scan) -> None:
     """Volatile fact ``holders`` of each device with nodes, and how many processes could not be looked into."""
     owners: dict[tuple[int, int], tuple[str, str]] = {}
     for device in scan.devices.values():
-        for key, reading in device.facts.items():
-            if key.startswith("nodes/") and key.endswith("/number") and isinstance(reading.value, str):
+        for key, reading in device.under("nodes").items():
+            if key.endswith("/number") and isinstance(reading.value, str):
                 major, _, minor = reading.value.partition(":")
                 owners[int(major), int(minor)] = (device.id, f"/{reading.source}")
     found = holders(scan.root, {number: node for number, (_, node) in owners.items()}) if owners else None

@@ -99,8 +99,8 @@ def find(scan: Scan) -> None:
     judge = Judge(scan)
     claimed: set[str] = set()
     for device in list(scan.devices.values()):
-        for key, reading in list(device.facts.items()):
-            if key.startswith("drm/") and key.endswith("/node"):
+        for key, reading in device.under("drm").items():
+            if key.endswith("/node"):
                 device.facts.update(judge.facts(reading.value))
                 claimed.add(reading.value)
     for room, row in scan.rooms.nodes():

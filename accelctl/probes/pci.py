@@ -218,11 +218,17 @@ def _iommu(scan: Scan, device: Device, names: set[str]) -> None:
     device.facts["iommu/shared_with"] = Reading(members, f"{base}/devices", " ".join(members))
 
 
+_UNUSED = " ".join(["0x0000000000000000"] * 3)
+"""What the kernel prints for a BAR that a function has not got: most lines of most functions."""
+
+
 def _bars(scan: Scan, device: Device, names: set[str]) -> None:
     if "resource" not in names:
         return
     path = f"{device.path}/resource"
     for index, line in enumerate((scan.root.text(path) or "").splitlines()[:6]):
+        if line == _UNUSED and f"resource{index}_resize" not in names:
+            continue
         words = line.split()
         try:
             start, end, flags = (whole(word, 16) for word in words)

@@ -17,7 +17,7 @@ import accelctl
 from accelctl.model.device import Device
 from accelctl.model.reading import IDENTITY, STABLE, VOLATILE, Absence, Reading, absent
 from accelctl.model.report import Report
-from accelctl.render.document import document, dumps, placed, pointer, resolve
+from accelctl.render.document import document, document_text, dumps, placed, pointer, resolve
 from tests.reports import finding, full_machine, gpu, read, report, volatile
 
 SCHEMA = json.loads((Path(accelctl.__file__).parent / "data/schema/probe-1.json").read_text(encoding="utf-8"))
@@ -106,6 +106,30 @@ def test_text_is_ascii_and_ends_in_one_line_break() -> None:
     assert text.isascii()
     assert text.endswith("}\n")
     assert json.loads(text)["machine"]["x"] == "Grün \udcff °"
+
+
+@pytest.mark.parametrize("evidence", [True, False])
+@pytest.mark.parametrize("made", [full_machine(), Report("/", True)], ids=["full", "empty"])
+def test_the_text_of_a_report_is_that_of_its_document(made: Report, evidence: bool) -> None:
+    assert document_text(made, evidence=evidence) == dumps(document(made, evidence=evidence))
+    expected = {"x": [1, {"y": None}]}
+    assert document_text(made, expected=expected) == dumps(document(made, expected=expected))
+
+
+WORDS = st.none() | st.text(max_size=6)
+
+
+@given(
+    st.dictionaries(st.text('a/~"\\\udcff\0', max_size=5), st.tuples(WORDS, WORDS, WORDS), max_size=8), st.booleans()
+)
+def test_evidence_of_any_words_is_written_as_json_has_it(facts: dict[str, tuple[Any, Any, Any]], there: bool) -> None:
+    device = Device("d", "physical", "sys/x")
+    for key, (one, other, more) in facts.items():
+        gone = None if there else Absence(one or "", other, more, one)
+        device.facts[key] = Reading(other if there else None, more or "", one, other, gone)
+    made = Report("/", True, devices=[device])
+    assert document_text(made) == dumps(document(made))
+    assert json.loads(document_text(made)) == document(made)
 
 
 # -- without evidence --

@@ -22,7 +22,7 @@ _TOLERANCE = 0.05
 
 
 def _has_minor(device: Device) -> bool:
-    return any(key.startswith("drm/") for key in device.facts)
+    return bool(device.under("drm"))
 
 
 @rule("COUNT-PCI-DRM")
@@ -109,7 +109,7 @@ def render_minors(ctx: RuleContext) -> Iterator[Finding]:
     owners = {
         key.split("/")[1]: device
         for device in ctx.report.devices
-        for key in device.facts
+        for key in device.under("drm")
         if key.startswith("drm/renderD")
     }
     for node, address in _gpu_nodes(ctx).items():

@@ -111,7 +111,8 @@ def _busy(device: Device) -> Iterable[str]:
     """Keys of load figures at or above the threshold."""
     for key, reading in device.facts.items():
         if (
-            reading.source.endswith("busy_percent")
+            "busy_percent" in reading.source
+            and reading.source.endswith("busy_percent")
             and isinstance(reading.value, int)
             and reading.value >= LOADED_PERCENT
         ):
