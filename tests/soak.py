@@ -138,7 +138,7 @@ def kill(times: int, seed: int = 0) -> list[str]:
     wrong: list[str] = []
     for turn in range(times):
         with_service = turn % 2 == 1
-        with OwnService("sim:0", ("--keepalive", "4")) as service:
+        with OwnService("sim:0", ("--keepalive", "10")) as service:
             wrong += _one_kill(service, turn, rng.uniform(0.0, 0.4), with_service)
     return wrong
 
@@ -166,7 +166,7 @@ def _one_kill(service: OwnService, turn: int, after_s: float, with_service: bool
 def _after_client(service: OwnService, turn: int) -> list[str]:
     """The session goes by itself, and the next one works."""
     with Client(service.address, deadline_s=20) as client:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while client.telemetry().sessions and time.monotonic() < end:
             time.sleep(0.1)
         left = len(client.telemetry().sessions)

@@ -139,10 +139,15 @@ class GemSession(Session):
 
 def object_stage(file: File, handles: Handles) -> Stage:
     """A dumb buffer; ``block.size`` becomes the driver's."""
-    ask = file.asker(drm.MODE_CREATE_DUMB.number, drm.MODE_CREATE_DUMB.layout.size)
+    call, number = file.call, drm.MODE_CREATE_DUMB.number
 
     def acquire(block: Block) -> int:
-        handle, block.size = _CREATED(ask(_wanted(block.size)))
+        argument = bytearray(_wanted(block.size))
+        try:
+            call(file.fd, number, argument)
+        except OSError as error:
+            file.again(error, number, argument)
+        handle, block.size = _CREATED(argument)
         block.handle = handle
         if handle > handles.highest:
             handles.seen(handle)
@@ -153,10 +158,15 @@ def object_stage(file: File, handles: Handles) -> Stage:
 
 def offset_stage(file: File) -> Stage:
     """Where the CPU maps it. Holds nothing: the offset goes with the object."""
-    ask = file.asker(drm.MODE_MAP_DUMB.number, drm.MODE_MAP_DUMB.layout.size)
+    call, number = file.call, drm.MODE_MAP_DUMB.number
 
     def acquire(block: Block) -> int:
-        (block.offset,) = _LOCATED(ask(_LOCATE(block.handle)))
+        argument = bytearray(_LOCATE(block.handle))
+        try:
+            call(file.fd, number, argument)
+        except OSError as error:
+            file.again(error, number, argument)
+        (block.offset,) = _LOCATED(argument)
         return 0
 
     return Stage("offset", NOTHING, acquire, None, "MODE_MAP_DUMB")

@@ -129,28 +129,21 @@ class Handles:
 def handle_stage(file: File, create: Callable[[Block], int], calls: str, name: str = "object") -> Stage:
     """A GEM object: ``create`` sets ``block.handle`` and returns it. May be closed while it is mapped: the mapping
     keeps the pages (drm_gem_vm_open takes a reference)."""
-    close = file.asker(drm.GEM_CLOSE.number, drm.GEM_CLOSE.layout.size)
+    call, number = file.call, drm.GEM_CLOSE.number
 
     def release(block: Block) -> None:
-        close(_CLOSE(block.handle))
+        argument = bytearray(_CLOSE(block.handle))
+        try:
+            call(file.fd, number, argument)
+        except OSError as error:
+            file.again(error, number, argument)
 
     return Stage(name, HANDLE, create, release, f"{calls} / GEM_CLOSE", early=True)
 
 
 def map_stage(file: File, name: str = "cpu_map") -> Stage:
     """mmap(2) of the object at ``block.offset`` of the node."""
-
-    def acquire(block: Block) -> int:
-        block.map = file.map(block.size, block.offset)
-        return block.serial
-
-    def release(block: Block) -> None:
-        mapping = block.map
-        assert mapping is not None
-        file.unmap(mapping)
-        block.map = None  # only now: after a failure it can be tried again
-
-    return Stage(name, CPU_MAP, acquire, release, "mmap / munmap")
+    return Stage(name, CPU_MAP, file.map_thing, file.unmap_thing, "mmap / munmap")
 
 
 def own_map_stage(name: str = "cpu_map") -> Stage:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, PermissionDenied, UsageError
 from accelctl.hal.ioc import decode
@@ -99,6 +99,15 @@ class _Sizes(dict[int, int]):
 _SIZES = _Sizes()
 
 
+class Thing(Protocol):
+    """What can be mapped (a block of a lifecycle)."""
+
+    size: int
+    offset: int
+    serial: int
+    map: mmap.mmap | None
+
+
 class File:
     """An open descriptor that answers ioctls, and the mappings made of it, until :meth:`close` (or the end of
     ``with``).
@@ -114,6 +123,9 @@ class File:
         self._maps: dict[mmap.mmap, None] = {}
         real = type(calls) is Syscalls  # nothing stands in between: no Python function around what the interpreter has
         self._ioctl: Callable[..., int] = fcntl.ioctl if real else calls.ioctl
+        self.call: Callable[[int, int, bytearray], int] = self._ioctl
+        """ioctl(2) itself, for loops: the caller says the descriptor, answers for the length of the structure, and
+        takes an OSError to :meth:`again`."""
         self._map: Callable[..., mmap.mmap] = _MMAP if real else calls.map
         self._unmap: Callable[[mmap.mmap], None] = mmap.mmap.close if real else calls.unmap
         _open[fd] = path
@@ -140,27 +152,10 @@ class File:
         try:
             return self._ioctl(self.fd, number, argument)
         except OSError as error:
-            return self._again(error, number, argument)
+            return self.again(error, number, argument)
 
-    def asker(self, number: int, size: int) -> Callable[[bytes], bytearray]:
-        """:meth:`ioctl` for loops: always this call, with ``size`` bytes that are packed already. The function takes
-        those and returns what the kernel made of them; it raises OSError, ValueError once the file is closed."""
-        if size < _SIZES[number]:
-            raise ValueError(f"ioctl {number:#x}: argument of {size} bytes, its number says {_SIZES[number]}")
-        call = self._ioctl
-
-        def ask(packed: bytes) -> bytearray:
-            argument = bytearray(packed)
-            try:
-                call(self.fd, number, argument)
-            except OSError as error:
-                self._again(error, number, argument)
-            return argument
-
-        return ask
-
-    def _again(self, error: OSError, number: int, argument: bytearray | int) -> int:
-        """The call after it failed with ``error``: restarted, where that is a reason to."""
+    def again(self, error: OSError, number: int, argument: bytearray | int) -> int:
+        """The call after it failed with ``error``: restarted, where that is a reason to. Raises OSError."""
         if error.errno not in (errno.EINTR, errno.EAGAIN):
             raise error
         end = time.monotonic() + _RESTART_S
@@ -181,6 +176,22 @@ class File:
         mapping = self._map(self.fd, size, offset=offset)
         self._maps[mapping] = None
         return mapping
+
+    def map_thing(self, thing: Thing) -> int:
+        """Map ``thing.size`` bytes at ``thing.offset`` into ``thing.map``; its serial number. Raises OSError."""
+        if self.fd < 0:
+            raise ValueError(f"{self.path}: closed")
+        mapping = thing.map = self._map(self.fd, thing.size, offset=thing.offset)
+        self._maps[mapping] = None
+        return thing.serial
+
+    def unmap_thing(self, thing: Thing) -> None:
+        """Give ``thing.map`` back. After a failure it can be tried again."""
+        mapping = thing.map
+        assert mapping is not None
+        self._unmap(mapping)
+        del self._maps[mapping]
+        thing.map = None
 
     def unmap(self, mapping: mmap.mmap) -> None:
         """Give one mapping back. Raises BufferError while a view of it is alive; then it stays accounted for."""

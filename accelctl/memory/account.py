@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from accelctl.memory import in_bytes
 from accelctl.memory.records import OURS, Holding, Key, Number
 
-Event = tuple[Sequence["Number | None"], "int | None"]
-"""What a thing's parts are numbered, and its size in bytes where it was acquired, None where it was given back. A part
-without a number was not acquired, or could not be given back and stays."""
+Event = tuple[Sequence[Number], "int | None"]
+"""The numbers of a thing's parts, as far as there are any, and its size in bytes where it was acquired, None where it
+was given back."""
+STAYS: Number = ""
+"""Instead of a number: this part could not be given back."""
 
 
 class Account:
@@ -44,25 +46,26 @@ class Account:
         self.follow([([number], None)])
 
     def follow(self, events: Iterable[Event], place: int = 0) -> None:
-        """Many of both, in order, of a thing that has its number at this place."""
-        live, released, peak = self.live, 0, self.peak
+        """Many of both, in order, of things whose parts have theirs at this place."""
+        live, released, peak = self.live, self.released, self.peak
         for numbers, size in events:
-            number = numbers[place] if place < len(numbers) else None
-            if number is None:
+            try:
+                number = numbers[place]
+            except IndexError:
                 continue
             if size is None:
                 if number in live:
                     del live[number]
                     released += 1
-                else:
+                elif number != STAYS:
                     self._wrong("double", number, "release of {}, which is not held")
             elif number in live:
                 self._wrong("taken", number, "{} was given out again while it is held (stage " + f"{self.stage})")
             else:
                 live[number] = size
-                peak = max(peak, len(live))
-        self.released += released
-        self.peak = peak
+                if len(live) > peak:
+                    peak += 1
+        self.released, self.peak = released, peak
 
     def _wrong(self, what: str, number: Number, text: str) -> None:
         key = Key(self.domain, self.kind, number)

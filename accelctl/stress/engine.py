@@ -15,8 +15,9 @@ from typing import NamedTuple, TypeVar
 from accelctl.abi.lifecycle import NOTHING, Block, Lifecycle, NotOffered, Session, Stage
 from accelctl.errors import AccelError
 from accelctl.hal.devfile import Mapped
-from accelctl.memory.account import Account, Event
+from accelctl.memory.account import STAYS, Account, Event
 from accelctl.memory.ledger import Ledger
+from accelctl.memory.records import Number
 from accelctl.stress.plan import Batch, Plan, Step, batched, pattern, patterns
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ _AHEAD = 64
 """Cycles that are made ready, and booked, at one time."""
 _FIRST, _LAST = slice(0, 8), slice(-8, None)
 """The ends of a mapping."""
+_NOTHING = Block(0)
 
 
 class Divergence(Exception):
@@ -62,9 +64,9 @@ class Row(NamedTuple):
         return cls(tuple(stage.acquire for stage in stages), (tuple(gives[::-1]), (*early, *late[::-1])))
 
 
-Held = tuple[Block, "list[int | None]", bytes, "tuple[Order, Order]"]
-"""A block, the number that each of its stages returned (None: it could not be released), what was written to it
-(nothing: b""), and how it is released."""
+Held = tuple[Block, list[Number], bytes, tuple[Order, Order]]
+"""A block, the number that each of its stages returned, what its mapping holds (b"": nothing that is known), and how it
+is released."""
 Cycle = tuple[int, int, Row, bool, Block, bytes]
 """One cycle, ready to be done: number, slot, stages, the order in which the old block goes, new block, its pattern."""
 
@@ -92,9 +94,10 @@ class Engine:
         self._sync = lifecycle.sync
         self._ends = plan.touch == "ends" and lifecycle.sync is None
         """Only the ends are touched, and nobody wants to know: the loop does it itself."""
-        self._slots: list[Held | None] = [None] * plan.hold
+        self._slots: list[Held | None] = [None] * (plan.hold + 1)
+        """The last one is for trials."""
         self._serials = count((lane << 40) + 1)
-        self._refused = 0
+        self._refused, self._trying = 0, False
         domain = f"{session.target.node}#{lane}"
         self._accounts: list[tuple[int, Account]] = []
         for place, stage in enumerate(lifecycle.stages):
@@ -102,37 +105,31 @@ class Engine:
                 stores = not self._accounts  # the first one's bytes are those of the block
                 account = ledger.account(domain, session.target.chip, stage.name, stage.kind, stores)
                 self._accounts.append((place, account))
-        self._journal: list[Held | list[int | None]] = []
-        """What was acquired (a Held) and released (its numbers) since the last :meth:`_book`."""
+        self._journal: list[Event] = []
+        """What was acquired and released since the last :meth:`_book`."""
         self._note = self._journal.append
-        stages = [self._heard(place, stage) for place, stage in enumerate(lifecycle.stages)]
+        stages = [self._watched(place, stage) for place, stage in enumerate(lifecycle.stages)]
         self._rows = [Row.of(stages[:depth]) for depth in range(len(stages) + 1)]
         batches = batched(steps) if steps else plan.batches(lifecycle.sizes, len(stages), lane)
         self._ahead = chain.from_iterable(self._rendered(batches))
 
-    def _heard(self, place: int, stage: Stage) -> Stage:
+    def _watched(self, place: int, stage: Stage) -> Stage:
         """The stage; where somebody wants to know what is being done, one that tells."""
-        if self._beat is None and self._at is None:
-            return stage
-        acquire = self._watched(stage.acquire, (place << 1) + 1, stage.name)
-        release = stage.release and self._watched(stage.release, (place << 1) + 2, f"-{stage.name}")
+        acquire, release = stage.acquire, stage.release
+        if self._beat is not None:
+            acquire = self._beating(acquire, self._beat, (place << 1) + 1)
+            release = release and self._beating(release, self._beat, (place << 1) + 2)
+        if self._at is not None:
+            acquire = _saying(acquire, self._at, stage.name)
+            release = release and _saying(release, self._at, f"-{stage.name}")
         return stage._replace(acquire=acquire, release=release)
 
-    def _watched(self, call: Callable[[Block], T], code: int, name: str) -> Callable[[Block], T]:
-        beat, at = self._beat, self._at
+    def _beating(self, call: Callable[[Block], T], beat: Callable[[int], None], code: int) -> Callable[[Block], T]:
+        def beating(block: Block) -> T:
+            beat(self.cycles << 8 | code)
+            return call(block)
 
-        def watched(block: Block) -> T:
-            if beat is not None:
-                beat(self.cycles << 8 | code)
-            if at is None:
-                return call(block)
-            at(name)
-            try:
-                return call(block)
-            finally:
-                at("")
-
-        return watched
+        return beating
 
     def _rendered(self, batches: Iterable[Batch]) -> Iterator[Iterator[Cycle]]:
         """Cycles with all that can be made before they begin, a few at a time.
@@ -149,62 +146,44 @@ class Engine:
                 rows = [self._rows[depth] for depth in depths]
                 yield zip(count(self.cycles + 1), slots, rows, early, list(map(Block, sizes, serials)), tags)
 
-    def _tag(self, serial: int) -> bytes:
-        """What is written to a block; nothing where nothing is touched."""
-        return pattern(self.plan.seed, serial) if self.plan.touch != "none" else b""
-
     def run(self, cycles: int) -> int:
         """So many cycles (fewer when the plan's own steps end); how many were done. Raises Divergence, UsedUp."""
-        slots, before, acquire, release = self._slots, self.cycles, self._acquire, self._release
-        try:
-            for cycle, slot, row, early, block, tag in islice(self._ahead, cycles):
-                self.cycles = cycle
-                held = slots[slot]
-                if held is not None:
-                    slots[slot] = None
-                    release(held, early)
-                slots[slot] = acquire(block, row, tag)
-        finally:
-            self._book()
+        before = self.cycles
+        self._turn(islice(self._ahead, cycles))
         return self.cycles - before
 
     def drain(self) -> None:
         """Release everything that is held; raises the first Divergence when all is released."""
-        wrong: Divergence | None = None
-        for index, held in enumerate(self._slots):
-            if held is not None:
-                self._slots[index] = None
-                try:
-                    self._release(held, False)
-                except Divergence as error:
-                    wrong = wrong or error
-        self._book()
+        wrong: list[Divergence] = []
+        rows = self._emptying([slot for slot, held in enumerate(self._slots) if held is not None])
+        while True:
+            try:
+                self._turn(rows)
+                break
+            except Divergence as error:
+                wrong.append(error)  # the other slots are still to be emptied
         if self._beat is not None:
             self._beat(0)
-        if wrong is not None:
-            raise wrong
+        if wrong:
+            raise wrong[0]
 
     def fill(self) -> None:
         """Acquire a whole block into every slot: the state in which a process can be killed at its worst."""
         most = self.plan.share(self.lifecycle.sizes.granule)
         size = min(most, self.lifecycle.sizes.largest or most)
-        for index, held in enumerate(self._slots):
-            if held is None:
-                self._slots[index] = self._one(size)
-        self._book()
+        self._turn(self._whole(slot, size) for slot, held in enumerate(self._slots[:-1]) if held is None)
 
     def trial(self, size: int = 0) -> str:
         """One whole cycle. Why the driver does not offer this lifecycle; empty when it does."""
+        slot, self._trying = len(self._slots) - 1, True
         try:
-            held = self._one(size or self.lifecycle.sizes.granule, raising=True)
-            if held is not None:
-                self._release(held, False)
+            self._turn([self._whole(slot, size or self.lifecycle.sizes.granule), *self._emptying([slot])])
         except NotOffered as error:
             return error.reason
         except (OSError, AccelError) as error:
             self._refused_by(error)
         finally:
-            self._book()
+            self._trying = False
         return ""
 
     @property
@@ -212,70 +191,87 @@ class Engine:
         """Bytes in the slots."""
         return sum(held[0].size for held in self._slots if held is not None)
 
-    def _one(self, size: int, *, raising: bool = False) -> Held | None:
+    def _whole(self, slot: int, size: int) -> Cycle:
         """A whole block that is in no plan."""
-        block = Block(size, next(self._serials))
-        return self._acquire(block, self._rows[-1], self._tag(block.serial), raising=raising)
+        serial = next(self._serials)
+        tag = pattern(self.plan.seed, serial) if self.plan.touch != "none" else b""
+        return self.cycles, slot, self._rows[-1], False, Block(size, serial), tag
 
-    def _acquire(self, block: Block, row: Row, tag: bytes, *, raising: bool = False) -> Held | None:
-        numbers: list[int | None] = []
-        acquires, orders = row
+    def _emptying(self, slots: Iterable[int]) -> Iterator[Cycle]:
+        """What leaves these slots empty."""
+        return ((self.cycles, slot, self._rows[0], False, _NOTHING, b"") for slot in slots)
+
+    def _turn(self, cycles: Iterable[Cycle]) -> None:
+        """The loop. What is in a slot is verified and released, and the new block acquired into it and written to.
+
+        All in one function, with nothing looked up twice: this is what a run costs beside its system calls.
+        """
+        slots, note, ends, whole, first, last = self._slots, self._note, self._ends, self._rows[-1], _FIRST, _LAST
         try:
-            for acquire in acquires:
-                numbers.append(acquire(block))
-        except (OSError, AccelError) as error:
-            self._undo(block, numbers)
-            if raising:
-                raise
-            self.failures[self.lifecycle.stages[len(numbers)].name, _name(error)] += 1
-            self._refused_by(error)
-            return None
-        if self._refused and row is self._rows[-1]:
-            self._refused = 0
-        mapping = block.map
-        if mapping is None or not tag:
-            tag = b""
-        elif self._ends:
-            mapping[_FIRST] = mapping[_LAST] = tag
-        else:
-            self._write(block, mapping, tag)
-        held = block, numbers, tag, orders
-        self._note(held)
-        return held
+            for number, slot, row, early, block, tag in cycles:
+                self.cycles = number
+                held = slots[slot]
+                if held is not None:
+                    slots[slot] = None
+                    old, numbers, written, orders = held
+                    wrong = ""
+                    if written:
+                        mapping = old.map
+                        if not ends or mapping is None or not mapping[first] == written == mapping[last]:
+                            wrong = self._changed(old, written)
+                    for place, release in orders[early]:
+                        try:
+                            release(old)
+                        except (OSError, AccelError) as error:
+                            self._stuck(place, numbers, error)
+                    note((numbers, None))
+                    if wrong:
+                        raise Divergence(wrong, self.cycles)
+                acquires, orders = row
+                if not acquires:
+                    continue
+                numbers = []
+                try:
+                    for acquire in acquires:
+                        numbers.append(acquire(block))
+                except (OSError, AccelError) as error:
+                    self._failed(slot, block, numbers, error)
+                    continue
+                if self._refused and row is whole:
+                    self._refused = 0
+                note((numbers, block.size))
+                mapping = block.map
+                if mapping is not None and tag:
+                    if ends:
+                        mapping[first] = mapping[last] = tag
+                    else:
+                        self._write(block, mapping, tag)
+                slots[slot] = block, numbers, tag, orders
+        finally:
+            self._book()
 
-    def _undo(self, block: Block, numbers: list[int | None]) -> None:
-        """The stages that were acquired before one failed."""
-        held = block, numbers, b"", self._rows[len(numbers)].orders
-        self._note(held)
-        self._release(held, False)
+    def _failed(self, slot: int, block: Block, numbers: list[Number], error: OSError | AccelError) -> None:
+        """A stage could not be acquired: those before it are released."""
+        self._slots[slot] = block, numbers, b"", self._rows[len(numbers)].orders
+        self._note((numbers, block.size))
+        self._turn(self._emptying([slot]))
+        if self._trying:
+            raise error
+        self.failures[self.lifecycle.stages[len(numbers)].name, _name(error)] += 1
+        self._refused_by(error)
 
-    def _release(self, held: Held, early: bool) -> None:
-        block, numbers, tag, orders = held
-        wrong = ""
-        if tag:
-            mapping = block.map
-            if not self._ends or mapping is None or mapping[_FIRST] != tag or mapping[_LAST] != tag:
-                wrong = self._changed(block, tag)
-        for place, release in orders[early]:
-            try:
-                release(block)
-            except (OSError, AccelError) as error:
-                self.failures[f"-{self.lifecycle.stages[place].name}", _name(error)] += 1
-                self._book()  # as acquired
-                numbers[place] = None
-        self._note(numbers)
-        if wrong:
-            raise Divergence(wrong, self.cycles)
+    def _stuck(self, place: int, numbers: list[Number], error: OSError | AccelError) -> None:
+        """A stage could not be released: it stays in the ledger."""
+        self.failures[f"-{self.lifecycle.stages[place].name}", _name(error)] += 1
+        self._book()  # as it was acquired
+        numbers[place] = STAYS
 
     def _book(self) -> None:
         """Write into the ledger what happened since the last time, in order. A number that is given out while it is
         held, or given back while it is not, is found here as well as in the cycle; and here it costs little."""
-        events: list[Event] = []
-        for item in self._journal:
-            events.append((item[1], item[0].size) if isinstance(item, tuple) else (item, None))
-        self._journal.clear()
         for place, account in self._accounts:
-            account.follow(events, place)
+            account.follow(self._journal, place)
+        self._journal.clear()
 
     def _refused_by(self, error: Exception) -> None:
         self._refused += 1
@@ -312,6 +308,17 @@ class Engine:
             f"block {block.serial & 0xFFFFFFFFFF} of {size} bytes, offset {where}: "
             f"wrote {wanted[at : at + 8].hex()}, found {found[at : at + 8].hex()}"
         )
+
+
+def _saying(call: Callable[[Block], T], at: Callable[[str], None], name: str) -> Callable[[Block], T]:
+    def saying(block: Block) -> T:
+        at(name)
+        try:
+            return call(block)
+        finally:
+            at("")
+
+    return saying
 
 
 def _name(error: Exception) -> str:

@@ -32,9 +32,9 @@ PLAN = Plan(seed=2, hold=1, partial=0, sizes="page", order="reverse", bytes_limi
 RESULTS = os.environ.get("ACCELCTL_GUEST_RESULTS", "")
 """Read before the fixtures clean the environment; what is written beside it reaches the host."""
 CYCLES, PAIRS = 500, 9
-LIMIT = 3.0
-"""The aim is 1.5, and it is missed: emulated, with nothing else running, medians of 1.65 (vgem), 2.42 (virtio-gpu) and
-2.67 (qxl) were measured. Until that is mended this only holds the line."""
+LIMIT, TRIES = 1.5, 3
+"""Emulated, with nothing else running, medians of 1.11 (vgem), 1.18 (virtio-gpu) and 1.27 (qxl) were measured; with other
+work on the host single pairs reach 11. So a median above the limit is measured again."""
 CHIPS = ["vgem", "virtio_gpu", "qxl"]
 
 
@@ -43,7 +43,8 @@ def node_of(chip: str) -> str:
 
 
 def naive(fd: int, cycles: int) -> float:
-    """What one writes without thinking: pack, call, unpack, map, write and verify two ends, undo."""
+    """What one writes without thinking: pack, call, unpack, map, write and verify two ends, undo. No ``assert``: pytest
+    would make a longer one of it."""
     begin = time.perf_counter()
     for number in range(cycles):
         argument = bytearray(struct.pack("<IIIIIIQ", 1, 1024, 32, 0, 0, 0, 0))
@@ -56,8 +57,8 @@ def naive(fd: int, cycles: int) -> float:
         tag = number.to_bytes(8, "little")
         mapping[0:8] = tag
         mapping[size - 8 : size] = tag
-        assert mapping[0:8] == tag
-        assert mapping[size - 8 : size] == tag
+        if mapping[0:8] != tag or mapping[size - 8 : size] != tag:
+            raise ValueError("the pages hold something else")
         mapping.close()
         fcntl.ioctl(fd, GEM_CLOSE, struct.pack("<II", handle, 0))
     return time.perf_counter() - begin
@@ -84,10 +85,10 @@ def test_engine_against_a_naive_loop(chip: str) -> None:
     try:
         naive(fd, 50)
         engine(worker, 50)
-        ratios = []
-        for _ in range(PAIRS):
-            ours = engine(worker, CYCLES)
-            ratios.append(ours / naive(fd, CYCLES))
+        for _ in range(TRIES):
+            ratios = [engine(worker, CYCLES) / naive(fd, CYCLES) for _ in range(PAIRS)]
+            if statistics.median(ratios) <= LIMIT:
+                break
     finally:
         os.close(fd)
         worker.finish()
