@@ -34,7 +34,7 @@ def kib_fields(text: str) -> dict[str, int]:
     fields: dict[str, int] = {}
     for line in text.split("\n"):
         name, colon, value = line.partition(":")
-        match = _KIB.fullmatch(value.strip()) if colon else None
+        match = _KIB.fullmatch(value.strip()) if colon and "kB" in value else None
         if match is not None:
             fields.setdefault(name, int(match[1]) << 10)
     return fields

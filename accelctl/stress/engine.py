@@ -131,7 +131,7 @@ class Engine:
 
         return beating
 
-    def _rendered(self, batches: Iterable[Batch]) -> Iterator[Iterator[Cycle]]:
+    def _rendered(self, batches: Iterable[Batch]) -> Iterator[list[Cycle]]:
         """Cycles with all that can be made before they begin, a few at a time.
 
         Between two system calls an instruction costs many times what it costs in a loop without any, on an emulated
@@ -144,7 +144,7 @@ class Engine:
                 serials = list(islice(self._serials, len(slots)))
                 tags = patterns(self.plan.seed, serials) if self.plan.touch != "none" else repeat(b"")
                 rows = [self._rows[depth] for depth in depths]
-                yield zip(count(self.cycles + 1), slots, rows, early, list(map(Block, sizes, serials)), tags)
+                yield list(zip(count(self.cycles + 1), slots, rows, early, map(Block, sizes, serials), tags))
 
     def run(self, cycles: int) -> int:
         """So many cycles (fewer when the plan's own steps end); how many were done. Raises Divergence, UsedUp."""

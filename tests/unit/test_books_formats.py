@@ -39,6 +39,21 @@ def test_maps_by_what_is_mapped() -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "00400000-00452000 r-xp 00000000 08:02",
+        "00400000-00452000 rwxq 00000000 08:02 1 /bin/true",
+        "00400000 r-xp 00000000 08:02 1 /bin/true",
+        "00400000-00452000 r-xp 00000000 0802 1 /bin/true",
+        " ",
+    ],
+)
+def test_a_line_that_is_none_of_maps_is_said(line: str) -> None:
+    with pytest.raises(ValueError, match="not a line of maps"):
+        fdinfo.parse_maps(f"{MAPS}{line}\n")
+
+
+@pytest.mark.parametrize(
     ("link", "kind"),
     [
         ("/dmabuf:", "dmabuf"),

@@ -120,6 +120,32 @@ def test_mapping_and_its_release() -> None:
     assert second.closed
 
 
+class Block:
+    """What stages map: see devfile.Thing."""
+
+    size, offset, serial = 4096, 0, 7
+    map: devfile.Mapped | None = None
+
+
+def test_a_thing_is_mapped_and_given_back() -> None:
+    file, block = DevFile("/dev/zero"), Block()
+    assert file.map_thing(block) == 7
+    mapping = block.map
+    assert mapping is not None
+    mapping[:2] = b"ab"
+    assert file.mappings == 1
+    with memoryview(mapping), pytest.raises(BufferError):
+        file.unmap_thing(block)
+    assert (mapping[:3], block.map, file.mappings) == (b"ab\0", mapping, 1)  # it can be tried again
+    file.unmap_thing(block)
+    assert (mapping.closed, vars(block)["map"], file.mappings) == (True, None, 0)
+    file.close()
+    with pytest.raises(ValueError, match="closed"):  # and does not become pages of our own
+        file.map_thing(block)
+    with pytest.raises(ValueError, match="negative"):
+        file.call(file.fd, 0, bytearray())
+
+
 def test_mapping_with_a_living_view_does_not_keep_the_descriptor() -> None:
     file = DevFile("/dev/zero")
     mapping = file.map(4096, 0)
@@ -199,6 +225,16 @@ def test_calls_are_restarted_as_libdrm_does() -> None:
         assert file.ioctl(ioc.ior("x", 1, 4), answer) == 0
     assert bytes(answer) == b"done"
     assert system.calls == 4
+
+
+def test_a_bare_call_is_restarted_by_who_makes_it() -> None:
+    system = Interrupted(errno.EINTR, errno.EAGAIN, errno.EINTR)
+    with DevFile("/dev/null", syscalls=system) as file:
+        answer = bytearray(4)
+        with pytest.raises(OSError, match="try again") as caught:
+            file.call(file.fd, 0, answer)
+        assert file.again(caught.value, 0, answer) == 0
+    assert (bytes(answer), system.calls) == (b"done", 4)
 
 
 def test_restarting_ends(monkeypatch: pytest.MonkeyPatch) -> None:

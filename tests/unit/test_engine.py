@@ -71,6 +71,59 @@ def test_what_the_driver_keeps_is_missed_by_the_ledger_and_seen_by_the_kernel() 
     assert session.census() == {"toy-handles": 10}
 
 
+def test_what_cannot_be_released_stays_in_the_ledger() -> None:
+    session, ledger = toy_session(), Ledger()
+    first, *rest = session.lifecycles[0].stages
+
+    def refuse(block: Block) -> None:
+        if block.serial == 2:
+            raise OSError(errno.EBUSY, "as ordered")
+        session.toy.destroy(block)
+
+    lifecycle = session.lifecycles[0]._replace(stages=(first._replace(release=refuse), *rest))
+    engine = Engine(session, lifecycle, ONE, ledger=ledger)
+    engine.run(5)
+    engine.drain()
+    assert engine.failures == {("-object", "EBUSY"): 1}
+    assert [holding.key.number for holding in ledger.outstanding()] == [1]
+    assert ledger.stages()["object"] == (1, 5, 4, 2)
+    assert ledger.stages()["cpu_map"] == (0, 5, 5, 1)
+    assert ledger.held_bytes("toy") == 4096
+    assert [counter.read() for counter in session.counters()] == [1]
+
+
+def test_a_number_that_is_given_out_twice_is_a_mistake() -> None:
+    session, ledger = toy_session(), Ledger()
+    stages = tuple(
+        stage._replace(acquire=lambda block: 5, release=None) if stage.name == "object" else stage
+        for stage in session.lifecycles[0].stages[:1]
+    )
+    engine = Engine(
+        session,
+        session.lifecycles[0]._replace(stages=stages),
+        Plan(hold=2),
+        ledger=ledger,
+        steps=[Step(0, 4096, 1, False), Step(1, 4096, 1, False)],
+    )
+    engine.run(2)
+    assert [mistake.what for mistake in ledger.balance().mistakes] == ["taken"]
+    engine.drain()
+    assert [mistake.what for mistake in ledger.balance().mistakes] == ["taken", "double"]
+    assert ledger.stages()["object"] == (0, 1, 1, 1)
+
+
+def test_a_trial_touches_no_slot() -> None:
+    session, ledger = toy_session(), Ledger()
+    engine = engine_on(session, Plan(hold=2, partial=0, bytes_limit=MIB), ledger)
+    engine.fill()
+    before = dict(session.toy.objects)
+    assert engine.trial() == ""
+    assert session.toy.objects == before
+    assert ledger.live("/dev/toy#0", "handle") == {1, 2}
+    engine.drain()
+    assert ledger.balance().clean
+
+
 def test_a_changed_pattern_is_a_divergence() -> None:
     session = toy_session()
     engine = engine_on(session, Plan(hold=2, partial=0, sizes="page", bytes_limit=MIB))
