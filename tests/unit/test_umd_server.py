@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +24,6 @@ from accelctl.umd.proto import umd_pb2_grpc
 from accelctl.umd.registrar import Limits
 from accelctl.umd.server import NAME, OPTIONS, STATUS_KEY, Server, serve
 from accelctl.umd.service import MESSAGE_LIMIT, Service
-from tests.helpers import ROOT
 from tests.umdkit import HeldKernels, chip_of, device_files
 
 PATIENCE_S = 20.0
@@ -502,32 +498,3 @@ def test_an_address_that_is_taken(tmp_path: Path, served: Served) -> None:
             serve(other, "unix:/nowhere/at/all")
     finally:
         other.close()
-
-
-FORKED_BESIDE = """
-import accelctl.umd.server  # as every process that serves does, before gRPC itself
-import grpc
-from concurrent.futures import ThreadPoolExecutor
-from accelctl.hal.reader import Finished, WatchedChild
-
-server = grpc.server(ThreadPoolExecutor(2))
-port = server.add_insecure_port("127.0.0.1:0")
-server.start()
-with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-    grpc.channel_ready_future(channel).result(10)
-    for _ in range(20):
-        with WatchedChild(lambda watch: sum(range(100_000))) as child:
-            child.start()
-            event = child.poll(20)
-            assert isinstance(event, Finished), event
-server.stop(None)
-print("all came back")
-"""
-
-
-def test_a_child_forked_beside_a_running_server_is_left_alone() -> None:
-    """gRPC's own fork handler restarts its poller in the child, which aborts on the descriptors it no longer has."""
-    plain = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
-    command = [sys.executable, "-c", FORKED_BESIDE]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT, env=plain)
-    assert ended.stdout == "all came back\n", ended.stderr
