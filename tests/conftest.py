@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     because fixtures of modules and sessions run before those of a test.
     """
     os.environ["ACCELCTL_STRICT"] = os.environ["ACCELCTL_NO_CONFIG"] = "1"
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # see accelctl/umd/__init__.py: some tests import gRPC before it
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # tests serve and fork in one process, where gRPC's handlers crash
     if os.environ.get("ACCELCTL_GUEST"):  # an emulated machine needs 20 s to import it, and no guest test uses it
         return
     try:

@@ -175,19 +175,23 @@ def _above_stdio(fd: int) -> int:
     return fd if fd > 2 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
+_WAITING = ("anon_inode:[eventpoll]", "anon_inode:[eventfd]")
+
+
 def _detach(keep: Iterable[int]) -> None:
     """Put /dev/null in the place of every inherited descriptor but ``keep``.
 
     Replaced instead of closed: an object of the parent that is collected in the child closes its number once more, and
-    must not hit a file that the child opened since.
+    must not hit a file that the child opened since. Descriptors to wait with are left alone: they keep nothing of the
+    parent's open, and a library that starts its threads again after a fork (gRPC) makes and uses one at this moment.
     """
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     kept = {null, *keep}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             with suppress(OSError):  # the descriptor of this very listing is gone by now
-                os.fstat(int(name))
-                os.dup2(null, int(name), inheritable=int(name) <= 2)
+                if os.readlink(f"/proc/self/fd/{name}") not in _WAITING:
+                    os.dup2(null, int(name), inheritable=int(name) <= 2)
     for fd in (0, 1, 2):  # also where the parent had them closed
         os.dup2(null, fd, inheritable=True)
     if null > 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
@@ -103,43 +102,6 @@ def test_eight_threads_share_one_channel(address: str) -> None:
             thread.join()
         assert wrong == []
         assert len(os.listdir("/proc/self/fd")) <= before + 2
-
-
-def _child(client: Client, pipe: Any) -> None:
-    try:
-        with client.session() as session:
-            pipe.send([relu(session, ONE) == ONE for _ in range(5)])
-    except BaseException as error:
-        pipe.send(repr(error))
-    finally:
-        pipe.close()
-        os._exit(0)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_forked_workers_get_channels_of_their_own(tmp_path: Path) -> None:
-    """RPC-03 b: the parent makes a call, then forks; nobody hangs. The service is a process of its own, as gRPC's own
-    threads do not survive a fork."""
-    from accelctl.smoke.ownservice import OwnService
-
-    with (
-        OwnService("sim:0") as service,
-        Client(service.address, deadline_s=30) as client,
-        client.session() as session,
-    ):
-        assert relu(session, ONE) == ONE
-        fork = multiprocessing.get_context("fork")
-        pipes = []
-        for _ in range(2):
-            ours, theirs = fork.Pipe()
-            child = fork.Process(target=_child, args=(client, theirs))
-            child.start()
-            pipes.append((ours, child))
-        for ours, child in pipes:
-            assert ours.poll(60), "a forked worker hangs"
-            assert ours.recv() == [True] * 5
-            child.join(10)
-        assert relu(session, ONE) == ONE
 
 
 def test_a_restarted_service_is_found_again_and_old_sessions_are_gone(tmp_path: Path) -> None:
