@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from accelctl.abi.lifecycle import Memory
     from accelctl.abi.ops import Ops
     from accelctl.abi.queue import Queue
+    from accelctl.abi.telemetry import Telemetry
 
 OFF = "none"
 """Value of ACCELCTL_PLUGINS that leaves only the chips in the tree."""
@@ -54,7 +55,7 @@ IN_TREE: dict[str, Row] = {
     **_tree("iommufd", nodes=("dev/iommu",)),
     **_tree("amdgpu intel_gpu nvidia habanalabs"),
     **_tree("mali adreno v3d vivante ivpu amdxdna qaic rockchip_npu", "gem_rows"),
-    **_tree("sim opencl"),
+    **_tree("sim opencl torch"),
 }
 """Chips of this tree with code; a room without code (only chip.toml) is not here."""
 
@@ -76,7 +77,13 @@ class Registry:
         self.open = True
 
     def register(
-        self, manifest: Manifest, *, memory: Memory | None = None, queue: Queue | None = None, ops: Ops | None = None
+        self,
+        manifest: Manifest,
+        *,
+        memory: Memory | None = None,
+        queue: Queue | None = None,
+        ops: Ops | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Offer a chip: its manifest, and the objects of the contracts that it claims there. A module may offer
         several; each one is judged when it is asked for."""
@@ -84,7 +91,7 @@ class Registry:
             raise AbiError(f"{self.module}: register() was called after load_backend had returned")
         if not isinstance(manifest, Manifest):
             raise AbiError(f"register() was given a {type(manifest).__name__}, not an accelctl.abi.manifest.Manifest")
-        self.given.append(Given(manifest, {"memory": memory, "queue": queue, "ops": ops}))
+        self.given.append(Given(manifest, {"memory": memory, "queue": queue, "ops": ops, "telemetry": telemetry}))
 
 
 class Entry(Protocol):

@@ -16,8 +16,8 @@ from accelctl.abi.rooms import BACKENDS, in_tree
 from tests.helpers import environment
 
 ROOMS = {room.name: room for room in in_tree()}
-WITHOUT_DATA = {"dma_heap", "udmabuf", "prime", "vfio", "iommufd", "sim", "opencl"}
-"""Kernel interfaces, the simulator, a library: no device that probe could name by an id."""
+WITHOUT_DATA = {"dma_heap", "udmabuf", "prime", "vfio", "iommufd", "sim", "opencl", "torch"}
+"""Kernel interfaces, the simulator, libraries: no device that probe could name by an id."""
 
 SECOND_NAMES = {"bochs": {"bochs-drm"}, "amdgpu": {"kfd"}}
 """Names that a driver answers with, and no module's: bochs.ko registers as bochs-drm, kfd is part of amdgpu.ko."""
