@@ -121,13 +121,14 @@ class Machine:
         return self.window(tensor).copy() if tensor.elements else np.empty(tensor.shape, NUMPY[tensor.dtype.name])
 
     def template(self, made: Call) -> Template:
-        """As the service chooses: the first that takes it."""
+        """As the service chooses, the first that takes it; where all refuse, one that the device must refuse itself."""
         dense = all(one.dense for one in made.tensors)
-        for one in self.ops.templates():
-            fits = one.op == made.op.name and made.tensors[0].dtype.name in one.dtypes and (one.strided or dense)
-            if fits and not (one.refuses and one.refuses(made)):
-                return one
-        raise AssertionError(f"no kernel takes {made}")
+        there = [one for one in self.ops.templates() if one.op == made.op.name and (one.strided or dense)]
+        fits = [one for one in there if made.tensors[0].dtype.name in one.dtypes]
+        takes = [one for one in fits if not (one.refuses and one.refuses(made))]
+        found = takes or fits
+        assert found, f"no kernel takes {made}"
+        return found[0]
 
     def instruction(self, made: Call, kernel: Template | None = None) -> bytes:
         """The blob."""

@@ -47,10 +47,16 @@ class Device(NamedTuple):
     """For people: the device's own name, and whose driver it is."""
     accelerator: bool
     """False for a CPU or a simulation: only taken when it is asked for by name."""
+    flushes: bool = False
+    """By its own word it takes fp32 numbers below the smallest normal one as 0."""
 
 
 class Ops(Protocol):
-    """What a chip that computes offers."""
+    """What a chip that computes offers.
+
+    It may also have ``prepare(target)``, for what takes long once on a device, as building kernels does: the service
+    calls it before it takes requests, whose deadlines do not allow for that.
+    """
 
     def devices(self) -> tuple[Device, ...]:
         """What of it is here, ``<chip>:<n>`` in order. NoDeviceError, naming what to install, where a package is

@@ -100,16 +100,17 @@ class _Place(NamedTuple):
 
     def put(self, data: bytes) -> None:
         """Write at its start."""
-        with self._access() as memory:
+        with self.reach() as memory:
             memory[: len(data)] = data
 
     def get(self, size: int) -> bytes:
         """Read from its start."""
-        with self._access() as memory:
+        with self.reach() as memory:
             return memory[:size]
 
     @contextmanager
-    def _access(self) -> Iterator[Mapped]:
+    def reach(self) -> Iterator[Mapped]:
+        """The CPU's view, as long as it is used."""
         if self.block.map is None:
             raise Wrong(f"a block of {self.life.name} is not mapped")
         if self.life.sync:
@@ -146,6 +147,16 @@ def _memory(ops: Ops, bench: Bench) -> None:
         first, last = sorted((one.block, two.block), key=lambda block: block.address)
         if first.address + first.size > last.address:
             raise Wrong(f"two blocks of {first.size} bytes at {first.address:#x} and {last.address:#x}")
+        _readers(one)
+
+
+def _readers(place: _Place) -> None:
+    """Transfers of one tensor may overlap, and the first one to end must not take the memory from the others."""
+    with place.reach() as first:
+        with place.reach() as second:
+            second[:4] = b"both"
+        if first[:4] != b"both":
+            raise Wrong(f"a block that is accessed twice at a time holds {bytes(first[:4]).hex()}")
 
 
 def _instruction(ops: Ops, x: Tensor, y: Tensor) -> bytes:

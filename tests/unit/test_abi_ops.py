@@ -53,7 +53,14 @@ class Toy(Session):
             Stage("object", FD, self.create, gem.close_own_file),
             *(() if "unmapped" in flaws else (cpu,)),
         )
-        super().__init__(target, (Lifecycle("plain", stages, Sizes(4096, 1 << 20)),), files)
+        sync = self.sync if "alone" in flaws else None
+        super().__init__(target, (Lifecycle("plain", stages, Sizes(4096, 1 << 20), sync),), files)
+
+    def sync(self, block: Block, begin: bool) -> None:
+        """The first one to end takes the memory from the others."""
+        block.extra = (block.extra or 0) + (1 if begin else -1)
+        if block.extra and not begin and block.map is not None:
+            block.map[:4] = b"gone"
 
     def take(self, block: Block) -> int:
         block.address = self.space.alloc(block.size)
@@ -230,6 +237,7 @@ def test_a_right_chip_passes_every_check() -> None:
         ("elsewhere", "ops: lifecycle", "lifecycle() is 'fancy', the session has plain"),
         ("unmapped", "ops: lifecycle", "plain has no cpu_map: nothing gets in or out"),
         ("nowhere", "ops: lifecycle", "a block of plain at address 0x0"),
+        ("alone", "ops: lifecycle", "a block that is accessed twice at a time holds 676f6e65"),
         ("straight", "ops: copy", "copy of fp32 from a transposed view: 0102"),
         ("raw", "ops: copy", "copy of fp32 to fp16: 000000000000, it must be 003c00c1b05c"),
         ("spills", "ops: copy", "copy of fp32 as it is: it writes behind its output"),

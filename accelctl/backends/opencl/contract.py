@@ -14,9 +14,9 @@ from accelctl.abi.ops import Device, Template
 from accelctl.abi.opset import OPS as OPSET
 from accelctl.abi.queue import LOST, Ring, Timeline
 from accelctl.abi.tensors import span
-from accelctl.backends.opencl.kernels import CHECKED, FAULTS, TEMPLATES, launched
+from accelctl.backends.opencl.kernels import FAULTS, TEMPLATES, Operands, Ready, build, launched, ready
 from accelctl.backends.opencl.memory import LIFECYCLE, ClSession
-from accelctl.backends.opencl.platform import accelerator, devices, module
+from accelctl.backends.opencl.platform import accelerator, context_of, devices, flushes, module
 from accelctl.errors import DeviceUnusable, UsageError
 
 MOST_DEPTH = 1024
@@ -29,8 +29,8 @@ class ClRing:
 
     def __init__(self, session: ClSession, depth: int) -> None:
         self._session, self._line = session, Timeline(depth)
-        self._flying: deque[tuple[int, Any, bool]] = deque()
-        """Point, event, and whether its kernel may have found a fault."""
+        self._flying: deque[tuple[int, Any, bytearray]] = deque()
+        """Point, event (None: nothing to do), and the word in which its fault stands once that is passed."""
         self._lock = threading.RLock()
         session.rings.append(self)
 
@@ -51,22 +51,28 @@ class ClRing:
         with self._lock:
             operands = [self._operand(one) for one in call.tensors]
             self.passed()
+            made = self._ready(template, call, operands, config)
             point = self._line.take()
-            cl = module()
             try:
-                event = launched(self._session, template, call, operands, config)
+                done = launched(self._session.queue, made) if made is not None else (None, bytearray(4))
                 self._session.queue.flush()
-            except cl.Error as error:
+            except Exception as error:  # the point is taken: it passes, or the ring is lost
                 self._line.lose(str(error))
                 raise DeviceUnusable(f"{template.name}: {error}") from error
-            self._flying.append((point, event, template.name in CHECKED))
+            self._flying.append((point, *done))
             return point
+
+    def _ready(self, template: Template, call: Call, operands: Operands, config: blob.Instruction) -> Ready | None:
+        try:
+            return ready(self._session, template, call, operands, config)
+        except module().Error as error:
+            raise DeviceUnusable(f"{template.name}: {error}") from error
 
     def _operand(self, tensor: Any) -> tuple[Any, int]:
         """The cl_mem of an operand, and where it starts there, in elements."""
         size = span(tensor.shape, tensor.strides, tensor.dtype)
         if not size:
-            return self._session.fault, 0  # nothing is read or written: any cl_mem will do
+            return self._session.blank, 0  # nothing is read or written: any cl_mem will do
         found = self._session.find(tensor.address, size)
         if found is None:
             raise UsageError(f"the device cannot reach {size} bytes at {tensor.address:#x}")
@@ -81,27 +87,15 @@ class ClRing:
             if self._line.state == LOST:
                 return self._line.passed()
             while self._flying:
-                point, event, checked = self._flying[0]
-                status = event.command_execution_status if event is not None else 0
-                if status < 0:
-                    self._line.lose(f"instruction {point} failed with OpenCL error {status}")
-                    break
-                if status > 0:
-                    break
-                if checked and self._fault(point):
+                point, event, word = self._flying[0]
+                status, reason = _outcome(event, word)
+                if reason:
+                    self._line.lose(f"instruction {point} failed{reason}")
+                if reason or status:
                     break
                 self._flying.popleft()
                 self._line.advance(point)
             return self._line.passed()
-
-    def _fault(self, point: int) -> bool:
-        """Whether that instruction found a fault; the ring is lost then."""
-        word = bytearray(4)
-        module().enqueue_copy(self._session.queue, word, self._session.fault)
-        number = int.from_bytes(word, "little")
-        if number:
-            self._line.lose(f"instruction {point} failed: {FAULTS.get(number, number)}")
-        return bool(number)
 
     def wait(self, point: int, timeout_s: float) -> bool:
         """See Ring. OpenCL has no wait with a limit, so the state of the command is asked for, less and less often."""
@@ -122,6 +116,18 @@ class ClRing:
             self._flying.clear()
             if self in self._session.rings:
                 self._session.rings.remove(self)
+
+
+def _outcome(event: Any, word: bytearray) -> tuple[int, str]:
+    """How far an instruction is (0: done), and how it failed."""
+    try:
+        status = event.command_execution_status if event is not None else 0
+    except module().Error as error:
+        return -1, f": {error}"
+    if status < 0:
+        return status, f" with OpenCL error {status}"
+    number = 0 if status else int.from_bytes(word, "little")
+    return status, f": {FAULTS.get(number, number)}" if number else ""
 
 
 def _read(work: bytes) -> tuple[Call, Template, blob.Instruction]:
@@ -147,8 +153,15 @@ class ClOps:
         found = []
         for number, one in enumerate(devices()):
             target = Target(f"opencl:{number}", "opencl", str(one.platform.name), "")
-            found.append(Device(target, f"{one.name.strip()} ({one.platform.name})", accelerator(one)))
+            found.append(Device(target, f"{one.name.strip()} ({one.platform.name})", accelerator(one), flushes(one)))
         return tuple(found)
+
+    def prepare(self, target: Target) -> None:
+        """Build all kernels, so that no op waits for a compiler. NoDeviceError, DeviceUnusable."""
+        try:
+            build(context_of(target.id))
+        except module().Error as error:
+            raise DeviceUnusable(f"{target.id}: its kernels cannot be built: {error}") from error
 
     def templates(self) -> tuple[Template, ...]:
         """Its kernels."""

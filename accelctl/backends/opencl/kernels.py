@@ -1,8 +1,7 @@
 """The kernels: which calls each takes, on which grid, and with which arguments.
 
 They compute in fp32 and on dense operands; ``copy`` takes every element type and every stride, so the service puts
-copies around what comes in halves or as a view. Whole numbers have kernels of their own. Sources are in source/,
-built for a device on first use, once for each pair of element types.
+copies around what comes in halves or as a view. Sources are in source/, built once for a device.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
-from math import prod
-from typing import Any
+from math import copysign, prod, tau
+from typing import Any, NamedTuple
 
 from accelctl.abi.blob import Instruction
 from accelctl.abi.call import Call, matmul_dims
@@ -29,6 +28,13 @@ Operands = Sequence[tuple[Any, int]]
 """cl_mem and first element of each operand that is there."""
 _F32 = frozenset({"fp32"})
 _ACC = {"int8": "char", "uint8": "uchar", "int32": "int"}
+_IN_FLOATS = "-DT=float -DACC=float -DFLOATS"
+_CONTRACTED = (_IN_FLOATS, *(f"-DT={kind} -DACC=int" for kind in _ACC.values()))
+_PROGRAMS = (
+    *(("contraction", options) for options in _CONTRACTED),
+    *((name, "") for name in ("elementwise", "attention", "routing", "rows")),
+)
+"""All that there are: source and options."""
 
 
 def _work(count: Callable[[Call], int]) -> Callable[[Call], Launch]:
@@ -72,6 +78,34 @@ def _floats(call: Call) -> str:
     return "it computes with fp32" if wrong else ""
 
 
+_FP32_MOST = (2 - 2.0**-23) * 2.0**127
+_FP32_LEAST = 2.0**-126
+
+
+def _reals(call: Call) -> str:
+    """Kernels get attributes in fp32; only the base of rope stays on the host."""
+    for attr in call.op.attrs if _in(call).dtype.floating else ():
+        if attr.kind == "float" and abs(float(str(call.attrs[attr.name]))) > _FP32_MOST:
+            return f"attrs[{attr.name!r}]: {call.attrs[attr.name]} is beyond fp32"
+    return ""
+
+
+def _computed(call: Call) -> str:
+    return _floats(call) or _reals(call)
+
+
+def _alike(call: Call) -> str:
+    return _one_type(call) or _reals(call)
+
+
+_MOST_TURNED = 1 << 16
+
+
+def _rope_fits(call: Call) -> str:
+    turned = int(str(call.attrs["rotary_dim"])) or _in(call).shape[-1]
+    return f"it turns at most {_MOST_TURNED} numbers of a head" if turned > _MOST_TURNED else _floats(call)
+
+
 def _rows(call: Call) -> int:
     shape = _in(call).shape
     axis = int(str(call.attrs.get("axis", -1))) % max(1, len(shape))
@@ -91,17 +125,17 @@ def _queries(call: Call) -> int:
 TEMPLATES: tuple[Template, ...] = (
     Template(1, "copy", "copy", ANY, _work(_results)),
     Template(2, "relu", "relu", _F32 | INTS, _work(_results), strided=False),
-    Template(3, "add", "add", _F32 | INTS, _work(_results), strided=False, refuses=_one_type),
+    Template(3, "add", "add", _F32 | INTS, _work(_results), strided=False, refuses=_alike),
     Template(4, "silu_and_mul", "silu_and_mul", _F32, _work(_results), strided=False, refuses=_one_type),
-    Template(5, "rope", "rope", _F32, _work(_pairs), strided=False, refuses=_floats),
+    Template(5, "rope", "rope", _F32, _work(_pairs), strided=False, refuses=_rope_fits),
     Template(6, "matmul", "matmul", _F32 | INTS, _work(_results), strided=False, refuses=_floats),
     Template(7, "conv2d", "conv2d", _F32, _work(_results), strided=False, refuses=_conv),
     Template(8, "grouped_gemm", "grouped_gemm", _F32, _work(_results), strided=False, refuses=_floats),
-    Template(9, "layernorm", "layernorm", _F32, _work(_rows), strided=False, refuses=_one_type),
-    Template(10, "rmsnorm", "rmsnorm", _F32, _work(_rows), strided=False, refuses=_one_type),
+    Template(9, "layernorm", "layernorm", _F32, _work(_rows), strided=False, refuses=_alike),
+    Template(10, "rmsnorm", "rmsnorm", _F32, _work(_rows), strided=False, refuses=_alike),
     Template(11, "softmax", "softmax", _F32, _work(_rows), strided=False, refuses=_one_type),
-    Template(12, "attention_prefill", "attention_prefill", _F32, _work(_queries), strided=False, refuses=_floats),
-    Template(13, "attention_decode", "attention_decode", _F32, _work(_queries), strided=False, refuses=_floats),
+    Template(12, "attention_prefill", "attention_prefill", _F32, _work(_queries), strided=False, refuses=_computed),
+    Template(13, "attention_decode", "attention_decode", _F32, _work(_queries), strided=False, refuses=_computed),
     Template(14, "topk_softmax", "topk_softmax", _F32, _work(_rows), strided=False, refuses=_routes),
     Template(15, "moe_align", "moe_align", frozenset({"int32"}), _work(lambda call: 1), strided=False),
 )
@@ -112,13 +146,12 @@ _LAUNCH = threading.Lock()
 """A kernel object keeps the arguments that were set last, and all sessions of a device share it."""
 
 
-CHECKED = frozenset({"attention_decode", "grouped_gemm", "moe_align"})
+CHECKED = frozenset({"attention_decode", "grouped_gemm"})
 """Kernels that look at numbers in memory before they use them as places, and say in a word of memory what is wrong."""
 FAULTS = {
     1: "seq_lens: a sequence is longer than its row of block_table",
     2: "block_table: a block that the cache does not have",
     3: "offs: they fall, or end behind the rows of A",
-    4: "topk_ids: an expert that there is not",
 }
 """What the word says."""
 
@@ -132,6 +165,12 @@ def _kernel(context: Any, source: str, options: str, name: str) -> Any:
 def _program(context: Any, name: str, options: str) -> Any:
     text = files("accelctl.backends.opencl").joinpath(f"source/{name}.cl").read_text(encoding="utf-8")
     return module().Program(context, text).build(options.split())
+
+
+def build(context: Any) -> None:
+    """Every program that is not built yet. A compiler takes a second or more for each; drivers keep that on disk."""
+    for name, options in _PROGRAMS:
+        _program(context, name, options)
 
 
 class Arguments:
@@ -172,8 +211,10 @@ class Arguments:
         return self
 
     def reals(self, *numbers: object) -> Arguments:
-        """fp32 numbers."""
-        self.values += [struct.pack("<f", float(str(number))) for number in numbers]
+        """fp32 numbers; one that is too small for fp32 does not become 0, which may mean something else."""
+        for number in (float(str(number)) for number in numbers):
+            tiny = 0 < abs(number) < _FP32_LEAST
+            self.values.append(struct.pack("<f", copysign(_FP32_LEAST, number) if tiny else number))
         return self
 
     def table(self, *numbers: int) -> Arguments:
@@ -183,59 +224,92 @@ class Arguments:
         self.values.append(cl.Buffer(self._session.context, flags, hostbuf=struct.pack(f"<{len(numbers)}q", *numbers)))
         return self
 
+    def fault(self) -> Any:
+        """A word of 0 of its own, as the last argument."""
+        cl = module()
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        self.values.append(cl.Buffer(self._session.context, flags, hostbuf=bytes(4)))
+        return self.values[-1]
+
     def raw(self, name: str) -> Arguments:
         """An operand's buffer alone."""
         self.values.append(self._places.get(name, (self._any, 0))[0])
         return self
 
 
-def launched(session: Any, template: Template, call: Call, operands: Operands, config: Instruction) -> Any:
-    """Enqueue a call on the grid that its instruction says; the event, None where there is nothing to do."""
+class Ready(NamedTuple):
+    """A launch of which nothing is left to be refused. ``fault``: where a kernel that looks at numbers says what is
+    wrong with them, of this launch alone, so that no other one is blamed."""
+
+    kernel: Any
+    values: list[Any]
+    size: tuple[int, ...]
+    block: tuple[int, ...]
+    fault: Any
+
+
+def ready(session: Any, template: Template, call: Call, operands: Operands, config: Instruction) -> Ready | None:
+    """A call on the grid that its instruction says; None where there is nothing to do. UsageError for numbers that the
+    kernel's arguments cannot hold."""
     if not any(one.elements for one in call.outputs if one is not None):
         return None
-    source, options, arguments = _CALLS[template.name](call, Arguments(session, call, operands))
-    if template.name in CHECKED:
-        arguments.values.append(session.fault)
+    try:
+        source, options, arguments = _CALLS[template.name](call, Arguments(session, call, operands))
+    except (OverflowError, struct.error) as error:
+        raise UsageError(f"{template.name}: a number does not fit the kernel's arguments ({error})") from None
+    fault = arguments.fault() if template.name in CHECKED else None
     grid, block = config.launch
     size = tuple(g * b for g, b in zip(grid, block, strict=True))
+    return Ready(_kernel(session.context, source, options, template.name), arguments.values, size, block, fault)
+
+
+def launched(queue: Any, made: Ready) -> tuple[Any, bytearray]:
+    """Enqueue it: the event after which it is done, and the word in which its fault will stand by then (zeros: none).
+    The word is fetched right behind the kernel, before anything that is enqueued later."""
+    cl, word = module(), bytearray(4)
     with _LAUNCH:
-        kernel = _kernel(session.context, source, options, template.name)
-        kernel.set_args(*arguments.values)
-        return module().enqueue_nd_range_kernel(session.queue, kernel, size, block)
+        made.kernel.set_args(*made.values)
+        event = cl.enqueue_nd_range_kernel(queue, made.kernel, made.size, made.block)
+    if made.fault is not None:
+        event = cl.enqueue_copy(queue, word, made.fault, is_blocking=False, wait_for=[event])
+    return event, word
 
 
 Said = tuple[str, str, Arguments]
 
 
-def _types(first: Tensor, last: Tensor) -> str:
-    return f"-DIN={first.dtype.code} -DOUT={last.dtype.code}"
-
-
 def _copy(call: Call, to: Arguments) -> Said:
     x, y = _in(call), _out(call)
-    read = broadcast_strides(x.shape, x.strides, y.shape)
-    to.operand("X").operand("Y").table(len(y.shape), *y.shape, *read, *y.strides).longs(y.elements)
-    return "elementwise", _types(x, y), to
+    read, write = (broadcast_strides(one.shape, one.strides, y.shape) for one in (x, y))
+    to.operand("X").operand("Y").ints(x.dtype.code, y.dtype.code)
+    return "elementwise", "", to.table(len(y.shape), *y.shape, *read, *write).longs(y.elements)
 
 
 def _relu(call: Call, to: Arguments) -> Said:
-    return "elementwise", _types(_in(call), _out(call)), to.operand("X").operand("Y").longs(_results(call))
+    to.operand("X").operand("Y").ints(_in(call).dtype.code)
+    return "elementwise", "", to.longs(_results(call))
 
 
 def _add(call: Call, to: Arguments) -> Said:
     a, b, c = call.tensors
     one, other = (broadcast_strides(t.shape, t.strides, c.shape) for t in (a, b))
-    to.operand("A").operand("B").operand("C").table(len(c.shape), *c.shape, *one, *other).longs(c.elements)
+    to.operand("A").operand("B").operand("C").ints(a.dtype.code)
+    to.table(len(c.shape), *c.shape, *one, *other).longs(c.elements)
     alpha = float(str(call.attrs["alpha"]))
     factor = 0 if a.dtype.floating else int(alpha)
-    wrapped = (factor + (1 << 31)) % (1 << 32) - (1 << 31)  # what a product keeps of it in 32 bits
-    return "elementwise", _types(a, c), to.reals(alpha if a.dtype.floating else 0).ints(wrapped)
+    wrapped = _signed(factor, 32)  # what a product keeps of it in 32 bits
+    return "elementwise", "", to.reals(alpha if a.dtype.floating else 0).ints(wrapped)
+
+
+def _signed(number: int, bits: int) -> int:
+    half = 1 << bits - 1
+    return (number + half) % (2 * half) - half
 
 
 def _silu(call: Call, to: Arguments) -> Said:
     y = _out(call)
     to.operand("X").operand("Y").longs(y.elements, y.shape[-1])
-    return "elementwise", _types(_in(call), y), to
+    return "elementwise", "", to
 
 
 def _rope(call: Call, to: Arguments) -> Said:
@@ -243,7 +317,16 @@ def _rope(call: Call, to: Arguments) -> Said:
     heads, dim = x.shape[-2:]
     turned = int(str(call.attrs["rotary_dim"])) or dim
     to.operand("X").operand("positions").operand("Y").longs(prod(x.shape[:-2]), heads, dim, turned)
-    return "elementwise", _types(x, x), to.reals(call.attrs["base"]).ints(call.attrs["style"] == "interleaved")
+    to.table(*_turns(float(str(call.attrs["base"])), turned))
+    return "elementwise", "", to.ints(call.attrs["style"] == "interleaved")
+
+
+@lru_cache(maxsize=16)
+def _turns(base: float, turned: int) -> tuple[int, ...]:
+    """How far one position turns each pair, in turns of 2^64: times a position, what overflows are whole turns, so that
+    the angle is as exact at position 2^31 as at 1. In fp32 it is wrong by 1e-3 at 100,000."""
+    fractions = (base ** (-2.0 * pair / turned) / tau % 1.0 for pair in range(turned // 2))
+    return tuple(_signed(int(fraction * 2.0**64), 64) for fraction in fractions) or (0,)
 
 
 def _matmul(call: Call, to: Arguments) -> Said:
@@ -255,7 +338,7 @@ def _matmul(call: Call, to: Arguments) -> Said:
     ]
     to.operand("A").operand("B").operand("Y").table(len(batch), *batch, *steps[0], *steps[1])
     kind = _ACC.get(a.dtype.name)
-    options = "-DT=float -DACC=float -DFLOATS" if kind is None else f"-DT={kind} -DACC=int"
+    options = _IN_FLOATS if kind is None else f"-DT={kind} -DACC=int"
     return "contraction", options, to.longs(m, k, n, prod(batch))
 
 
@@ -265,7 +348,7 @@ def _conv2d(call: Call, to: Arguments) -> Said:
     pads = _pads(call, x.shape[2:], w.shape[2:], y.shape[2:], strides, dilations)
     to.operand("X").operand("W").optional("B").operand("Y").longs(*x.shape, y.shape[1], *w.shape[2:], *y.shape[2:])
     to.longs(*strides, *pads, *dilations, int(str(call.attrs["group"])))
-    return "contraction", "-DT=float -DACC=float -DFLOATS", to
+    return "contraction", _IN_FLOATS, to
 
 
 def _two(call: Call, name: str) -> tuple[int, int]:
@@ -298,7 +381,7 @@ def _pads(
 def _grouped(call: Call, to: Arguments) -> Said:
     a, b = _in(call), _in(call, 1)
     to.operand("A").operand("B").operand("offs").operand("Y").longs(*a.shape, b.shape[2], b.shape[0])
-    return "contraction", "-DT=float -DACC=float -DFLOATS", to
+    return "contraction", _IN_FLOATS, to
 
 
 def _layernorm(call: Call, to: Arguments) -> Said:

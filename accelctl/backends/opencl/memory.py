@@ -9,7 +9,11 @@ are mapped (clEnqueueMapBuffer), which is what the lifecycle's ``sync`` does.
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right, insort
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock
 from typing import Any
 
 from accelctl.abi import gem
@@ -23,6 +27,46 @@ LIFECYCLE = "buffer"
 VA_BASE, VA_BYTES = 1 << 32, 1 << 44
 
 
+@contextmanager
+def _driver(call: str, number: int = errno.EIO) -> Iterator[None]:
+    """What the OpenCL driver refuses is an OSError, as from every other driver."""
+    try:
+        yield
+    except module().Error as error:
+        raise OSError(number, f"{call}: {error}") from error
+
+
+class Pages:
+    """One buffer, mapped while at least one reader or writer is at it: transfers of several threads may overlap, and
+    OpenCL's map hands out one pointer for all of them."""
+
+    def __init__(self, size: int, buffer: Any) -> None:
+        self.size, self.buffer = size, buffer
+        self._lock = Lock()
+        self._users = 0
+        self._view: Any = None
+
+    def begin(self, queue: Any) -> None:
+        """One more user."""
+        cl = module()
+        flags = cl.map_flags.READ | cl.map_flags.WRITE
+        with self._lock, _driver("clEnqueueMapBuffer"):
+            if not self._users:
+                self._view, _ = cl.enqueue_map_buffer(
+                    queue, self.buffer, flags, 0, (self.size,), "u1", is_blocking=True
+                )
+            self._users += 1
+
+    def end(self, queue: Any) -> None:
+        """One less. The device has its memory back before whatever is enqueued next."""
+        with self._lock, _driver("clEnqueueUnmapMemObject"):
+            self._users -= 1
+            if not self._users:
+                self._view.base.release(queue)
+                self._view = None
+                queue.flush()
+
+
 class ClSession(Session):
     """One in-order queue, and the buffers that were made for it."""
 
@@ -32,14 +76,13 @@ class ClSession(Session):
         try:
             self.context = context_of(target.id)
             self.queue = cl.CommandQueue(self.context)
-            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-            self.fault = cl.Buffer(self.context, flags, hostbuf=bytes(4))
-            """Where a kernel says that numbers in memory make no sense (kernels.FAULTS)."""
+            self.blank = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, PAGE)
+            """For arguments that nothing is read from or written to."""
             self.largest = int(self.device.max_mem_alloc_size) // PAGE * PAGE
         except cl.Error as error:
             raise DeviceUnusable(f"{target.id}: {error}") from error
-        self.buffers: dict[int, tuple[int, Any]] = {}
-        """Address -> bytes, cl_mem."""
+        self.buffers: dict[int, Pages] = {}
+        """By address."""
         self._starts: list[int] = []
         self.rings: list[Any] = []
         space = env.space(VA_BASE, VA_BYTES, PAGE)
@@ -51,32 +94,26 @@ class ClSession(Session):
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
 
         def acquire(block: Block) -> int:
-            try:
+            with _driver("clCreateBuffer", errno.ENOMEM):
                 buffer = cl.Buffer(self.context, flags, hostbuf=block.map)
-            except cl.Error as error:
-                raise OSError(12, f"clCreateBuffer: {error}") from error
-            self.buffers[block.address] = (block.size, buffer)
+            self.buffers[block.address] = Pages(block.size, buffer)
             insort(self._starts, block.address)
             return int(buffer.int_ptr)
 
         def release(block: Block) -> None:
-            _, buffer = self.buffers.pop(block.address)
+            pages = self.buffers.pop(block.address)
             self._starts.remove(block.address)
-            self.queue.finish()  # host pages must outlive every command that uses them
-            buffer.release()
+            with _driver("clReleaseMemObject"):
+                try:
+                    self.queue.finish()  # host pages must outlive every command that uses them
+                finally:
+                    pages.buffer.release()
 
         return Stage("object", HANDLE, acquire, release, "clCreateBuffer / clReleaseMemObject")
 
     def _sync(self, block: Block, begin: bool) -> None:
-        cl = module()
-        size, buffer = self.buffers[block.address]
-        if begin:
-            flags = cl.map_flags.READ | cl.map_flags.WRITE
-            block.extra, _ = cl.enqueue_map_buffer(self.queue, buffer, flags, 0, (size,), "u1", is_blocking=True)
-        else:
-            block.extra.base.release(self.queue)
-            block.extra = None
-            self.queue.finish()
+        pages = self.buffers[block.address]
+        (pages.begin if begin else pages.end)(self.queue)
 
     def find(self, address: int, size: int) -> tuple[Any, int] | None:
         """The cl_mem that holds these bytes, and where in it they start."""
@@ -84,8 +121,8 @@ class ClSession(Session):
         if not at:
             return None
         start = self._starts[at - 1]
-        length, buffer = self.buffers[start]
-        return (buffer, address - start) if address + size <= start + length else None
+        pages = self.buffers[start]
+        return (pages.buffer, address - start) if address + size <= start + pages.size else None
 
     def counters(self) -> tuple[Counter, ...]:
         """What is alive in this context, by our own count: OpenCL has no call that says it."""
@@ -95,7 +132,8 @@ class ClSession(Session):
         """What was still alive."""
         left = len(self.buffers)
         for start in tuple(self.buffers):
-            self.buffers.pop(start)[1].release()
+            with suppress(module().Error):  # what is counted is what was left
+                self.buffers.pop(start).buffer.release()
         self._starts.clear()
         return {"cl-buffers": left}
 
@@ -103,10 +141,8 @@ class ClSession(Session):
         """Rings, then whatever is in flight; the queue goes with its last reference."""
         while self.rings:
             self.rings[0].close()
-        try:
+        with _driver("clFinish"):
             self.queue.finish()
-        except module().Error as error:
-            raise OSError(5, f"clFinish: {error}") from error
 
 
 def _pages(syscalls: Syscalls) -> Stage:

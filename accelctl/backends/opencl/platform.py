@@ -48,6 +48,11 @@ def accelerator(device: Any) -> bool:
     return not device.type & module().device_type.CPU
 
 
+def flushes(device: Any) -> bool:
+    """No subnormal numbers in fp32 (CL_DEVICE_SINGLE_FP_CONFIG without CL_FP_DENORM, which OpenCL allows)."""
+    return not device.single_fp_config & module().device_fp_config.DENORM
+
+
 def device_of(name: str) -> Any:
     """The device that ``opencl:N`` means. NoDeviceError."""
     found = devices()

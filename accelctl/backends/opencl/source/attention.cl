@@ -11,7 +11,7 @@ float dot_(global const float *a, global const float *b, long n) {
 
 typedef struct { float top, sum; int broken; } running_t;
 
-// One more key: what the output and the sum become.
+// One more key: what the output and the sum become. One with score -inf takes no part, whatever its value is.
 void take(running_t *now, float score, global const float *value, global float *out, long n) {
     if (score == -INFINITY) return;
     if (isnan(score)) now->broken = 1;

@@ -31,8 +31,9 @@ kernel void matmul(global const T *a, long ao, global const T *b, long bo, globa
 kernel void conv2d(global const float *x, long xo, global const float *w, long wo, global const float *bias, long bo,
                    int biased, global float *y, long yo, long batch, long C, long H, long W, long O, long KH, long KW,
                    long OH, long OW, long SH, long SW, long PH, long PW, long DH, long DW, long group) {
-    long n = batch * O * OH * OW, inner = C / group;
+    long n = batch * O * OH * OW;
     for (long i = get_global_id(0); i < n; i += get_global_size(0)) {
+        long inner = C / group;
         long ow = i % OW, oh = i / OW % OH, o = i / OW / OH % O, image = i / OW / OH / O;
         long from = o / (O / group) * inner;
         float sum = 0;

@@ -1,37 +1,10 @@
-// copy, relu, add, silu_and_mul. One work-item an element, striding over what exceeds the grid.
+// copy, relu, add, silu_and_mul, rope. One work-item an element (rope: a pair), striding over what exceeds the grid.
 //
-// Element types are set when the program is built: IN and OUT are 1 fp32, 2 fp16, 3 bf16, 4 int8, 5 int32, 6 uint8.
-// fp16 is only loaded and stored (vload_half, vstore_half: core OpenCL), never computed with.
+// Element types are arguments, 1 fp32, 2 fp16, 3 bf16, 4 int8, 5 int32, 6 uint8: one program for all pairs of them is
+// built once, before anybody waits for it. fp16 is only loaded and stored (vload_half, vstore_half: core OpenCL), never
+// computed with.
 
 #define FLOATING(T) ((T) <= 3)
-
-#if IN == 1
-typedef float in_t;
-#elif IN == 2
-typedef half in_t;
-#elif IN == 3
-typedef ushort in_t;
-#elif IN == 4
-typedef char in_t;
-#elif IN == 5
-typedef int in_t;
-#else
-typedef uchar in_t;
-#endif
-
-#if OUT == 1
-typedef float out_t;
-#elif OUT == 2
-typedef half out_t;
-#elif OUT == 3
-typedef ushort out_t;
-#elif OUT == 4
-typedef char out_t;
-#elif OUT == 5
-typedef int out_t;
-#else
-typedef uchar out_t;
-#endif
 
 // A whole number as a float that rounds further as the number itself would: to odd where it is not exact.
 float odd(int v) {
@@ -39,60 +12,51 @@ float odd(int v) {
     return convert_long_rtz(f) == (long)v ? f : as_float(as_uint(f) | 1);
 }
 
-#if FLOATING(IN)
-typedef float value_t;
-float load(global const in_t *p, long i) {
-#if IN == 1
-    return p[i];
-#elif IN == 2
-    return vload_half(i, p);
-#else
-    return as_float((uint)p[i] << 16);
-#endif
+float real(global const void *p, long i, int type) {
+    switch (type) {
+    case 1: return ((global const float *)p)[i];
+    case 2: return vload_half(i, (global const half *)p);
+    default: return as_float((uint)((global const ushort *)p)[i] << 16);
+    }
 }
-#else
-typedef int value_t;
-int load(global const in_t *p, long i) { return p[i]; }
-#endif
 
-#if FLOATING(OUT)
-void store(global out_t *p, long i, value_t v) {
-#if !FLOATING(IN) && OUT == 1
-    float f = convert_float_rte(v);
-#elif !FLOATING(IN)
-    float f = odd(v);
-#else
-    float f = v;
-#endif
-#if OUT == 1
-    p[i] = f;
-#elif OUT == 2
-    vstore_half_rte(f, i, p);
-#else
+int whole(global const void *p, long i, int type) {
+    switch (type) {
+    case 4: return ((global const char *)p)[i];
+    case 5: return ((global const int *)p)[i];
+    default: return ((global const uchar *)p)[i];
+    }
+}
+
+ushort bf16(float f) {
     uint u = as_uint(f);
-    p[i] = isnan(f) ? (ushort)(u >> 16 | 0x40) : (ushort)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-#endif
+    return isnan(f) ? (ushort)(u >> 16 | 0x40) : (ushort)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
-#else
-void store(global out_t *p, long i, value_t v) {
-#if FLOATING(IN)
-    v = isnan(v) ? 0.0f : v;
-#define TO(T) convert_##T##_sat_rtz(v)
-#else
-#define TO(T) convert_##T##_sat(v)
-#endif
-#if OUT == 4
-    p[i] = TO(char);
-#elif OUT == 5
-    p[i] = TO(int);
-#else
-    p[i] = TO(uchar);
-#endif
+
+void put_real(global void *p, long i, int type, float f) {
+    float number = isnan(f) ? 0.0f : f;  // for whole numbers
+    switch (type) {
+    case 1: ((global float *)p)[i] = f; break;
+    case 2: vstore_half_rte(f, i, (global half *)p); break;
+    case 3: ((global ushort *)p)[i] = bf16(f); break;
+    case 4: ((global char *)p)[i] = convert_char_sat_rtz(number); break;
+    case 5: ((global int *)p)[i] = convert_int_sat_rtz(number); break;
+    default: ((global uchar *)p)[i] = convert_uchar_sat_rtz(number);
+    }
 }
-#endif
+
+void put_whole(global void *p, long i, int type, int v) {
+    switch (type) {
+    case 1: ((global float *)p)[i] = convert_float_rte(v); break;
+    case 2: case 3: put_real(p, i, type, odd(v)); break;
+    case 4: ((global char *)p)[i] = convert_char_sat(v); break;
+    case 5: ((global int *)p)[i] = v; break;
+    default: ((global uchar *)p)[i] = convert_uchar_sat(v);
+    }
+}
 
 // m: rank, lengths of Y, strides of X, strides of Y.
-kernel void copy(global const in_t *x, long xo, global out_t *y, long yo, global const long *m, long n) {
+kernel void copy(global const void *x, long xo, global void *y, long yo, int in, int out, global const long *m, long n) {
     int rank = m[0];
     for (long i = get_global_id(0); i < n; i += get_global_size(0)) {
         long left = i, from = xo, to = yo;
@@ -102,25 +66,25 @@ kernel void copy(global const in_t *x, long xo, global out_t *y, long yo, global
             from += at * m[rank + axis];
             to += at * m[2 * rank + axis];
         }
-        store(y, to, load(x, from));
+        if (FLOATING(in)) put_real(y, to, out, real(x, from, in));
+        else put_whole(y, to, out, whole(x, from, in));
     }
 }
 
-#if IN == OUT && (IN == 1 || !FLOATING(IN))
-kernel void relu(global const in_t *x, long xo, global out_t *y, long yo, long n) {
+// fp32 or a whole number.
+kernel void relu(global const void *x, long xo, global void *y, long yo, int type, long n) {
     for (long i = get_global_id(0); i < n; i += get_global_size(0)) {
-        in_t v = x[xo + i];
-        y[yo + i] = v < 0 ? (in_t)0 : v;  // NaN is not below 0
+        if (type == 1) {
+            float v = real(x, xo + i, 1);
+            put_real(y, yo + i, 1, v < 0 ? 0.0f : v);  // NaN is not below 0
+        } else {
+            put_whole(y, yo + i, type, max(whole(x, xo + i, type), 0));
+        }
     }
 }
 
-// m: rank, lengths of C, strides of A, strides of B. Whole numbers wrap.
-#if FLOATING(IN)
-#define SUM(a, b) ((a) + alpha * (b))
-#else
-#define SUM(a, b) ((in_t)((uint)(a) + (uint)factor * (uint)(b)))
-#endif
-kernel void add(global const in_t *a, long ao, global const in_t *b, long bo, global out_t *c, long co,
+// m: rank, lengths of C, strides of A, strides of B. fp32 or whole numbers, which wrap.
+kernel void add(global const void *a, long ao, global const void *b, long bo, global void *c, long co, int type,
                 global const long *m, long n, float alpha, int factor) {
     int rank = m[0];
     for (long i = get_global_id(0); i < n; i += get_global_size(0)) {
@@ -131,12 +95,15 @@ kernel void add(global const in_t *a, long ao, global const in_t *b, long bo, gl
             one += at * m[rank + axis];
             other += at * m[2 * rank + axis];
         }
-        c[co + i] = SUM(a[one], b[other]);
+        if (type == 1) {
+            put_real(c, co + i, 1, real(a, one, 1) + alpha * real(b, other, 1));
+        } else {
+            uint sum = (uint)whole(a, one, type) + (uint)factor * (uint)whole(b, other, type);
+            put_whole(c, co + i, type, type == 4 ? (char)sum : type == 5 ? (int)sum : (uchar)sum);
+        }
     }
 }
-#endif
 
-#if IN == 1 && OUT == 1
 kernel void silu_and_mul(global const float *x, long xo, global float *y, long yo, long n, long half_row) {
     for (long i = get_global_id(0); i < n; i += get_global_size(0)) {
         long at = xo + i / half_row * 2 * half_row + i % half_row;
@@ -146,17 +113,19 @@ kernel void silu_and_mul(global const float *x, long xo, global float *y, long y
     }
 }
 
-// One work-item a pair; dims behind `turned` are copied by the pairs' first ones.
+// One work-item a pair; dims behind `turned` are copied by the pairs' first ones. rates: the angle of a pair at
+// position 1, a whole turn being 2^64, so that products wrap where angles do.
 kernel void rope(global const float *x, long xo, global const int *positions, long po, global float *y, long yo,
-                 long rows, long heads, long dim, long turned, float base, int interleaved) {
+                 long rows, long heads, long dim, long turned, global const ulong *rates, int interleaved) {
     long pairs = turned / 2, n = rows * heads * max(pairs, 1L);
     for (long i = get_global_id(0); i < n; i += get_global_size(0)) {
         long pair = pairs ? i % pairs : 0, head = pairs ? i / pairs : i;
         long at = head * dim;
         if (pairs) {
             long first = interleaved ? 2 * pair : pair, second = interleaved ? 2 * pair + 1 : pair + pairs;
-            float angle = positions[po + head / heads] * pow(base, -2.0f * pair / turned);
-            float s = sin(angle), c = cos(angle);
+            long turn = (long)((ulong)(long)positions[po + head / heads] * rates[pair]);
+            float half_turns = (float)turn * 0x1p-63f;
+            float s = sinpi(half_turns), c = cospi(half_turns);
             float one = x[xo + at + first], other = x[xo + at + second];
             y[yo + at + first] = one * c - other * s;
             y[yo + at + second] = other * c + one * s;
@@ -165,4 +134,3 @@ kernel void rope(global const float *x, long xo, global const int *positions, lo
             for (long d = turned; d < dim; d++) y[yo + at + d] = x[xo + at + d];
     }
 }
-#endif

@@ -9,14 +9,17 @@ kernel void layernorm(global const float *x, long xo, global const float *scale,
     for (long row = get_global_id(0); row < rows; row += get_global_size(0)) {
         global const float *r = x + xo + row * n;
         global float *out = y + yo + row * n;
-        float sum = 0, lost = 0;
+        float sum = 0, lost = 0, apart = 0, square = 0;
         for (long i = 0; i < n; i++) ADD(sum, lost, r[i]);
-        float mean = sum / n, square = 0;
+        float mean = sum / n;
         lost = 0;
-        for (long i = 0; i < n; i++) ADD(square, lost, (r[i] - mean) * (r[i] - mean));
+        for (long i = 0; i < n; i++) ADD(apart, lost, r[i] - mean);
+        float more = apart / n;  // what rounding the mean left out: all there is of a row that is nearly constant
+        lost = 0;
+        for (long i = 0; i < n; i++) ADD(square, lost, (r[i] - mean - more) * (r[i] - mean - more));
         float root = sqrt(square / n + epsilon);
         for (long i = 0; i < n; i++) {
-            float v = (r[i] - mean) / root;
+            float v = (r[i] - mean - more) / root;
             if (scaled) v *= scale[so + i];
             out[i] = biased ? v + bias[bo + i] : v;
         }

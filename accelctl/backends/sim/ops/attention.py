@@ -18,7 +18,8 @@ _SCORES = 1 << 22
 def _attend(q: Array, k: Array, v: Array, bias: Array | None, attrs: Attrs) -> tuple[Array, Array]:
     """Output and log-sum-exp of queries [.., L, E] over keys [.., S, E], values [.., S, F], all fp32; ``bias`` is
     added after the soft cap, -inf there hides a key. A query that sees nothing gives 0, and -inf."""
-    scale, cap = real(attrs["scale"]) or 1 / math.sqrt(q.shape[-1]), np.float32(real(attrs["softcap"]))
+    scale, cap = real(attrs["scale"]) or 1 / math.sqrt(q.shape[-1]), real(attrs["softcap"])
+    cap = np.float32(cap and max(cap, np.finfo(np.float32).tiny))  # 0 is none at all
     scores = np.matmul(q * np.float32(scale), np.swapaxes(k, -1, -2))
     if cap:
         scores = cap * np.tanh(scores / cap)
@@ -28,16 +29,34 @@ def _attend(q: Array, k: Array, v: Array, bias: Array | None, attrs: Attrs) -> t
     blind = np.isneginf(top)
     powers = np.exp(scores - np.where(blind, np.float32(0), top))
     total = np.sum(powers, axis=-1, dtype=np.float64, keepdims=True)
-    out = np.matmul(powers, v) / np.where(blind, 1.0, total)
+    out = _weighed(powers, v, np.asarray(~np.isneginf(scores))) / np.where(blind, 1.0, total)
     lse = np.where(blind, -np.inf, top + np.log(total))
     return out.astype(np.float32), lse[..., 0].astype(np.float32)
+
+
+def _weighed(powers: Array, v: Array, seen: Array) -> Array:
+    """powers x v, of the keys that are seen: what a hidden one holds, NaN too, takes no part (0 x NaN would)."""
+    finite = np.isfinite(v)
+    if finite.all():
+        return np.asarray(np.matmul(powers, v))
+    out = np.matmul(powers, np.where(finite, v, np.float32(0)))
+    weighs = powers > 0
+    for infinite in (np.inf, -np.inf):
+        out = np.where(_meet(weighs, v == infinite), out + infinite, out)
+    found: Array = np.where(_meet(seen, np.isnan(v)) | _meet(seen & ~weighs, np.isinf(v)), np.float32(np.nan), out)
+    return found
+
+
+def _meet(keys: Array, values: Array) -> Array:
+    """Where a query has at least one of these keys whose value is one of these."""
+    return np.asarray(np.matmul(keys.astype(np.float32), values.astype(np.float32)) > 0)
 
 
 def _hidden(queries: Array, keys: int, shift: int, attrs: Attrs) -> Array | None:
     """-inf for keys that these queries do not see by ``causal`` and ``window``, 0 for the others; None: all are seen.
     ``shift``: the key at which query 0 stands. A window is always of keys that are not later than the query's own."""
     window = whole(attrs["window"])
-    if attrs.get("causal", "none") == "none" and not window:
+    if attrs["causal"] == "none" and not window:
         return None
     at, key = queries[:, None] + shift, np.arange(keys)[None, :]
     seen = (key <= at) & ((key > at - window) | (window == 0))
@@ -87,8 +106,8 @@ def decode(
     table: Array,
     lens: Array,
 ) -> None:
-    """Each sequence's last token over all of it. Only slots below seq_len are read. JobFault for a length or a block
-    that the cache does not have."""
+    """Each sequence's last token over all of it, or over the window's. Only those slots are read. JobFault for a length
+    or a block that the cache does not have."""
     blocks, size, kv_heads = k_cache.shape[:3]
     share = q.shape[1] // kv_heads
     found, logs = np.empty(out.shape, np.float32), np.empty(out.shape[:-1], np.float32)
@@ -98,19 +117,20 @@ def decode(
     for n, length in enumerate(tokens):
         if not 0 <= length <= table.shape[1] * size:
             raise JobFault(f"seq_lens[{n}] is {length}, {table.shape[1]} blocks of {size} hold fewer")
-        used = table[n, : -(-length // size)]
+        first = max(0, length - whole(attrs["window"])) if whole(attrs["window"]) else 0
+        used = table[n, first // size : -(-length // size)]
         if used.size and not 0 <= used.min() <= used.max() < blocks:
             raise JobFault(f"block_table[{n}] names blocks {used.min()} to {used.max()}, the cache has {blocks}")
-        key, value = (np.moveaxis(_tokens(cache, used, length), 0, 1) for cache in (k_cache, v_cache))
-        hidden = _hidden(np.array([length - 1]), length, 0, attrs)
+        seen = slice(first % size, first % size + length - first)
+        key, value = (np.moveaxis(_tokens(cache, used, seen), 0, 1) for cache in (k_cache, v_cache))
         query = f32(q[n]).reshape(kv_heads, share, q.shape[2])
-        some, log = _attend(query, key, value, hidden, attrs)
+        some, log = _attend(query, key, value, None, attrs)
         found[n], logs[n] = some.reshape(found[n].shape), log.reshape(-1)
     store(out, found)
     if lse is not None:
         store(lse, logs)
 
 
-def _tokens(cache: Array, used: Array, length: int) -> Array:
-    """[tokens, heads, dim] of one sequence, as fp32."""
-    return f32(cache[used]).reshape(-1, *cache.shape[2:])[:length]
+def _tokens(cache: Array, used: Array, seen: slice) -> Array:
+    """[tokens, heads, dim] of some tokens in some blocks, as fp32."""
+    return f32(cache[used]).reshape(-1, *cache.shape[2:])[seen]

@@ -8,7 +8,8 @@ rope           only dense operands
 topk_softmax   fp32 only: half scores are copied first
 moe_align      only dense operands
 
-What a kernel lacks the driver refuses; it never computes something else instead.
+What a kernel lacks, and what no kernel here could compute (sim.ops.shapes), the driver refuses; it never computes
+something else instead. The service asks the same table, so that it translates nothing that is refused later.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from accelctl.abi.launch import MOST_GRID, Launch
 from accelctl.abi.ops import Template, elementwise_launch, tiled_launch
 from accelctl.abi.opset import ANY
 from accelctl.abi.tensors import FLOATS, INTS
+from accelctl.backends.sim.ops.shapes import check
+from accelctl.errors import UsageError
 
 _TILE = (16, 16)
 _ROW = 256
@@ -85,30 +88,38 @@ def _one(call: Call) -> Launch:
     return Launch(block=(1024, 1, 1))
 
 
+def _fits(call: Call) -> str:
+    try:
+        check(call)
+    except UsageError as error:
+        return error.message
+    return ""
+
+
 def _nchw(call: Call) -> str:
-    return "" if call.attrs["layout"] == "nchw" else "its images are channels first (nchw)"
+    return _fits(call) if call.attrs["layout"] == "nchw" else "its images are channels first (nchw)"
 
 
 _HALF = FLOATS - {"fp32"}
 
 TEMPLATES: tuple[Template, ...] = (
-    Template(0x0F0, "copy", "copy", ANY, _elements, tile=(_ROW,)),
-    Template(0x010, "matmul_f", "matmul", FLOATS, _matmul, tile=_TILE),
-    Template(0x011, "matmul_i", "matmul", INTS, _matmul, tile=_TILE),
+    Template(0x0F0, "copy", "copy", ANY, _elements, refuses=_fits, tile=(_ROW,)),
+    Template(0x010, "matmul_f", "matmul", FLOATS, _matmul, refuses=_fits, tile=_TILE),
+    Template(0x011, "matmul_i", "matmul", INTS, _matmul, refuses=_fits, tile=_TILE),
     Template(0x020, "conv2d_nchw", "conv2d", FLOATS, _conv2d, refuses=_nchw, tile=_TILE),
-    Template(0x030, "layernorm", "layernorm", frozenset({"fp32", "fp16"}), _rows, tile=(1, _ROW)),
-    Template(0x040, "relu", "relu", ANY, _elements, tile=(_ROW,)),
-    Template(0x050, "add", "add", ANY, _elements, tile=(_ROW,)),
-    Template(0x060, "softmax", "softmax", FLOATS, _rows, tile=(1, _ROW)),
-    Template(0x070, "rmsnorm", "rmsnorm", FLOATS, _rows, tile=(1, _ROW)),
-    Template(0x080, "rope_dense", "rope", FLOATS, _rope, strided=False, tile=(2 * _ROW,)),
-    Template(0x090, "silu_and_mul", "silu_and_mul", FLOATS, _elements, tile=(_ROW,)),
-    Template(0x0A0, "attention_f32", "attention_prefill", frozenset({"fp32"}), _prefill, tile=(16,)),
-    Template(0x0A1, "attention_half", "attention_prefill", _HALF, _prefill, tile=(16,)),
-    Template(0x0B0, "paged_attention", "attention_decode", FLOATS, _decode, tile=(1,)),
-    Template(0x0C0, "grouped_gemm", "grouped_gemm", FLOATS, _grouped, tile=_TILE),
-    Template(0x0D0, "topk_f32", "topk_softmax", frozenset({"fp32"}), _tokens, tile=(8,)),
-    Template(0x0E0, "moe_align", "moe_align", frozenset({"int32"}), _one, strided=False),
+    Template(0x030, "layernorm", "layernorm", frozenset({"fp32", "fp16"}), _rows, refuses=_fits, tile=(1, _ROW)),
+    Template(0x040, "relu", "relu", ANY, _elements, refuses=_fits, tile=(_ROW,)),
+    Template(0x050, "add", "add", ANY, _elements, refuses=_fits, tile=(_ROW,)),
+    Template(0x060, "softmax", "softmax", FLOATS, _rows, refuses=_fits, tile=(1, _ROW)),
+    Template(0x070, "rmsnorm", "rmsnorm", FLOATS, _rows, refuses=_fits, tile=(1, _ROW)),
+    Template(0x080, "rope_dense", "rope", FLOATS, _rope, strided=False, refuses=_fits, tile=(2 * _ROW,)),
+    Template(0x090, "silu_and_mul", "silu_and_mul", FLOATS, _elements, refuses=_fits, tile=(_ROW,)),
+    Template(0x0A0, "attention_f32", "attention_prefill", frozenset({"fp32"}), _prefill, refuses=_fits, tile=(16,)),
+    Template(0x0A1, "attention_half", "attention_prefill", _HALF, _prefill, refuses=_fits, tile=(16,)),
+    Template(0x0B0, "paged_attention", "attention_decode", FLOATS, _decode, refuses=_fits, tile=(1,)),
+    Template(0x0C0, "grouped_gemm", "grouped_gemm", FLOATS, _grouped, refuses=_fits, tile=_TILE),
+    Template(0x0D0, "topk_f32", "topk_softmax", frozenset({"fp32"}), _tokens, refuses=_fits, tile=(8,)),
+    Template(0x0E0, "moe_align", "moe_align", frozenset({"int32"}), _one, strided=False, refuses=_fits),
 )
 """In the order in which the service tries them."""
 
