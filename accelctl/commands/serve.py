@@ -9,6 +9,7 @@ EXAMPLES = (
     ("accelctl serve --device opencl:0 --listen unix:/run/user/1000/ocl.sock", "one device, at a place of your choice"),
     ("accelctl serve --device sim:0 --listen 127.0.0.1:0", "the simulated chip, on a loopback port"),
     ("accelctl serve --device sim:0 --metrics 127.0.0.1:9400", "with OpenMetrics at /metrics"),
+    ("accelctl serve --device opencl:0 --trace trace.json", "every call and every stage, for chrome://tracing"),
 )
 
 WHAT, HOW = "What to serve", "How"
@@ -29,6 +30,8 @@ KeepAlive = Annotated[
 Memory = Annotated[str, _option("--memory", "device memory of all sessions together; default: all", HOW, "SIZE")]
 Grace = Annotated[float, _option("--grace", "seconds that running calls get when it stops", HOW, "SECONDS")]
 Eof = Annotated[bool, _option("--stop-on-eof", "stop when standard input ends: for a parent process", HOW)]
+TraceFile = Annotated[str, _option("--trace", "calls and pipeline stages, as Chrome trace JSON", HOW, "FILE")]
+Sim = Annotated[str, _option("--sim", "how the simulated chip behaves: KEY=VALUE;KEY=VALUE", WHAT, "OPTIONS")]
 Json = Annotated[bool, _option("--json", "say the address as one JSON document", HOW)]
 
 
@@ -40,14 +43,15 @@ def serve(
     memory: Memory = "",
     grace: Grace = 5.0,
     stop_on_eof: Eof = False,
+    trace: TraceFile = "",
+    sim: Sim = "",
     as_json: Json = False,
 ) -> int:
     """Translate ops for one device and run them, for clients on this machine.
 
-    Prints its address, and ends with Ctrl-C or SIGTERM after the calls that run. Without a usable accelerator the exit
-    status is 3; nothing falls back to the simulated chip.
+    Prints its address, and ends with Ctrl-C, SIGTERM or SIGHUP after the calls that run. Without a usable accelerator
+    the exit status is 3; nothing falls back to the simulated chip.
     """
-    from accelctl.model import quantity
     from accelctl.render import serving as render
     from accelctl.umd import serving
 
@@ -56,9 +60,11 @@ def serve(
         address=address,
         metrics=metrics,
         keepalive_s=keepalive,
-        memory_bytes=quantity.size_bytes("--memory", memory) if memory else 0,
+        memory=memory,
         grace_s=grace,
         stop_on_eof=stop_on_eof,
+        trace=trace,
+        sim=sim,
     )
     serving.run(wanted, lambda ready: render.show(ready, as_json=as_json))
     return 0

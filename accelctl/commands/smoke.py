@@ -12,6 +12,7 @@ EXAMPLES = (
     ("accelctl smoke --device sim:0", "the simulated chip, which proves the service and not a device"),
     ("accelctl smoke --target unix:/run/user/1000/accelctl/serve.sock", "a service that runs already"),
     ("accelctl smoke --device opencl:0 --case 'softmax/fp16/*' --json", "some cases, for programs"),
+    ("accelctl smoke --device opencl:0 --save proven.json", "and keep which kernel was proven, how far and when"),
 )
 
 WHAT, OUTPUT = "What to test", "What to print"
@@ -33,6 +34,8 @@ Seed = Annotated[int, _option("--seed", "all data follow from it", WHAT, "N")]
 Listing = Annotated[bool, _option("--list", "devices that compute; runs nothing", WHAT)]
 Cases = Annotated[bool, _option("--list-cases", "cases that would run; runs nothing", WHAT)]
 Json = Annotated[bool, _option("--json", "one JSON document", OUTPUT)]
+TraceFile = Annotated[str, _option("--trace", "cases, calls and stages, as Chrome trace JSON", OUTPUT, "FILE")]
+Save = Annotated[str, _option("--save", "keep the evidence in this file, beside what it holds", OUTPUT, "FILE")]
 Junit = Annotated[str, _option("--junit", "also write JUnit XML for CI servers", OUTPUT, "FILE")]
 
 
@@ -49,11 +52,14 @@ def smoke(
     list_cases: Cases = False,
     as_json: Json = False,
     junit: Junit = "",
+    trace: TraceFile = "",
+    save: Save = "",
 ) -> int:
     """Run ops through the service on a device and compare each result with a float64 reference.
 
     Without --target a service is started for the run, on a private Unix socket. Without a usable accelerator the exit
-    status is 3; nothing falls back to the simulated chip. 1: a result is wrong. 6: something did not come back.
+    status is 3; nothing falls back to the simulated chip. 1: a result is wrong. 6: something did not come back. 7: the
+    service died.
     """
     from accelctl.abi import compute
     from accelctl.render import smoke as render
@@ -73,11 +79,13 @@ def smoke(
         seed=seed,
         long=long,
         model=model,
+        trace=trace,
+        save=save,
     )
     if list_cases:
         render.show_cases(run.chosen(wanted), as_json=as_json)
         return 0
-    with render.progress(enabled=sys.stderr.isatty() and not as_json) as tick:
+    with render.progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
         report = run.carry_out(wanted, tick)
     render.show(report, as_json=as_json, junit=junit)
     return report.exit_code

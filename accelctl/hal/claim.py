@@ -146,6 +146,8 @@ def _opened(path: str) -> int:
     try:
         fd = os.open(path, flags, 0o600)
     except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise UsageError(f"{os.path.dirname(path)}: there is no such folder") from error
         kind = PermissionDenied if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP) else UsageError
         raise kind(f"{path}: {error.strerror}") from error
     found = os.fstat(fd)

@@ -11,11 +11,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
-from accelctl.errors import UsageError
+from accelctl.errors import AccelError, UsageError
 from accelctl.hal.devfile import Mapped, Syscalls
 from accelctl.hal.uapi._struct import Ioctl
 
@@ -35,11 +35,16 @@ def calls_of(modules: Iterable[ModuleType]) -> dict[int, Ioctl]:
 
 
 class Trace:
-    """An open trace file. Several processes and threads may write: each event is one write(2) to an O_APPEND file."""
+    """An open trace file. Several processes and threads may write: each event is one write(2) to an O_APPEND file.
+
+    A file that takes no more (a full disk) ends the trace and not the work that is traced: ``lost`` says why.
+    """
 
     def __init__(self, path: str, *, join: bool = False) -> None:
         """``join``: write into a trace that another process has begun and will close."""
-        self._count = 0
+        self._path, self._count = path, 0
+        self.lost = ""
+        """Why nothing more is written; empty: all is well."""
         new = 0 if join else os.O_CREAT | os.O_EXCL
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | new, 0o644)
@@ -49,6 +54,10 @@ class Trace:
             raise UsageError(f"{path}: cannot be written ({(error.strerror or '').lower()})") from None
         if not join:
             self._write("[")
+        if self.lost:
+            os.close(self._fd)
+            os.unlink(path)
+            raise UsageError(self.lost)
 
     def fileno(self) -> int:
         """For children that keep it open."""
@@ -56,30 +65,40 @@ class Trace:
 
     def event(self, name: str, begin_ns: int, arguments: dict[str, Any]) -> None:
         """One call that ended just now."""
-        self._count += 1
-        if self._count > LIMIT:
-            return
-        if self._count == LIMIT:
-            name, arguments = "trace cut: too many events", {}
-        line = {
-            "name": name,
-            "ph": "X",
-            "ts": begin_ns / 1000,
-            "dur": (time.perf_counter_ns() - begin_ns) / 1000,
-            "pid": os.getpid(),
-            "tid": threading.get_native_id(),
-            "args": arguments,
-        }
-        self._write(json.dumps(line) + ",")
+        self.put([span(name, begin_ns, time.perf_counter_ns(), arguments)])
 
-    def close(self) -> None:
-        """Close the array."""
+    def put(self, events: Sequence[dict[str, Any]]) -> bool:
+        """Events of this thread, with one write. False, once: these were lost, and so will be all that come."""
+        room = LIMIT - self._count
+        self._count += len(events)
+        if room <= 0 or self.lost:
+            return True
+        if len(events) >= room:
+            events = [*events[: room - 1], {**events[room - 1], "name": "trace cut: too many events", "args": {}}]
+        here = {"pid": os.getpid(), "tid": threading.get_native_id()}
+        self._write("\n".join(json.dumps(event | here) + "," for event in events))
+        return not self.lost
+
+    def close(self, *, quiet: bool = False) -> None:
+        """Close the array. AccelError where anything could not be written; ``quiet``: that was told."""
         self._write(json.dumps({"name": "end", "ph": "i", "ts": time.perf_counter_ns() / 1000, "pid": os.getpid()}))
         self._write("]")
         os.close(self._fd)
+        if self.lost and not quiet:
+            raise AccelError(self.lost, kind="os_error")
 
     def _write(self, line: str) -> None:
-        os.write(self._fd, line.encode() + b"\n")
+        data = line.encode() + b"\n"
+        try:
+            while data and not self.lost:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            self.lost = f"{self._path}: cannot be written ({(error.strerror or str(error)).lower()})"
+
+
+def span(name: str, begin_ns: int, end_ns: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Something that took its time, on the clock of time.perf_counter_ns."""
+    return {"name": name, "ph": "X", "ts": begin_ns / 1000, "dur": (end_ns - begin_ns) / 1000, "args": arguments}
 
 
 class TracedSyscalls(Syscalls):

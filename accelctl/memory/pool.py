@@ -36,7 +36,7 @@ class ClassStats(NamedTuple):
     hits: int
     """Requests answered from the cache."""
     misses: int
-    """Requests that went to the driver."""
+    """Requests that the driver answered; those that it refused are in ``ops``."""
     in_use: int
     """Bytes given out."""
     cached: int
@@ -114,8 +114,8 @@ class Pool(Generic[H]):
             self._cached -= length
             cls.hits += 1
         else:
-            cls.misses += 1
             block = self._new(length)
+            cls.misses += 1
         block.asked = size
         self._out[block.serial] = block
         cls.out += 1

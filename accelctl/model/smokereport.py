@@ -106,9 +106,17 @@ class SmokeReport:
     decode: tuple[DecodeRun, ...] = ()
     evidence: tuple[KernelEvidence, ...] = ()
     notes: tuple[str, ...] = ()
-    interrupted: bool = False
+    ended: int = 0
+    """Exit status that a signal asks for (128 + its number), where one ended the run; 0: none did."""
     hang: str = ""
     """What did not come back, empty where nothing hung."""
+    gone: str = ""
+    """That the service does not answer any more, empty where it does."""
+
+    @property
+    def interrupted(self) -> bool:
+        """What had not run yet is not in here."""
+        return self.ended != 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -127,7 +135,7 @@ class SmokeReport:
     def verdict(self) -> str:
         """passed, passed (simulated), failed; or why neither can be said."""
         counts = self.counts
-        if counts[FAIL] or self.hang:
+        if counts[FAIL] or self.hang or self.gone:
             return FAILED
         if counts[INCONCLUSIVE] or self.interrupted:
             return UNDECIDED
@@ -137,7 +145,12 @@ class SmokeReport:
 
     @property
     def exit_code(self) -> int:
-        """0: passed or undecided; 1: failed; 6: something did not come back; 77: every case was skipped."""
+        """0: passed or undecided; 1: failed; 6: something did not come back; 7: the service is gone; 77: every case was
+        skipped; 128 + n: a signal ended the run, and nothing had failed until then."""
         if self.hang:
             return int(ExitCode.TIMEOUT)
+        if self.gone:
+            return int(ExitCode.UNUSABLE)
+        if self.ended and self.verdict != FAILED:
+            return self.ended
         return int({FAILED: ExitCode.FINDINGS, NOTHING: ExitCode.SKIPPED}.get(self.verdict, ExitCode.OK))

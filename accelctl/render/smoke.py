@@ -16,7 +16,7 @@ from accelctl.render import junit as junit_xml
 from accelctl.render import term
 from accelctl.render.document import dumps, headed
 from accelctl.render.layout import Page, Span
-from accelctl.render.output import write
+from accelctl.render.output import check, write
 from accelctl.render.term import Term
 from accelctl.render.units import counted, seconds
 
@@ -60,7 +60,8 @@ def _verdict(report: SmokeReport) -> str:
     counts = report.counts
     words = [f"{counts[PASS]} passed"] + [f"{counts[one]} {word}" for one, word in _OTHERS if counts[one]]
     hang = f"; it hangs: {report.hang}" if report.hang else ""
-    return f"{report.device}: {report.verdict}: {', '.join(words)}{hang}"
+    gone = f"; the service is gone: {report.gone}" if report.gone else ""
+    return f"{report.device}: {report.verdict}: {', '.join(words)}{hang}{gone}"
 
 
 _OTHERS = ((FAIL, "failed"), (SKIP, "not supported"), (INCONCLUSIVE, "undecided"))
@@ -154,6 +155,7 @@ def document(report: SmokeReport) -> dict[str, Any]:
         command=report.command,
         interrupted=report.interrupted,
         hang=report.hang or None,
+        gone=report.gone or None,
         counts=report.counts,
         cases=[_row(row) for row in report.rows],
         model=[
@@ -206,8 +208,10 @@ def junit_text(report: SmokeReport) -> str:
 
 
 @contextmanager
-def progress(*, enabled: bool) -> Iterator[Any]:
-    """A bar on stderr while it runs; nothing where nobody looks."""
+def progress(*, enabled: bool, junit: str = "") -> Iterator[Any]:
+    """A bar on stderr from the first tick on; nothing where nobody looks. UsageError where ``junit`` cannot be
+    written."""
+    check(junit)
     if not enabled:
         yield lambda name, number, count: None
         return
@@ -216,9 +220,17 @@ def progress(*, enabled: bool) -> Iterator[Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=term.console(sys.stderr), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda name, number, count: bar.update(task, completed=number, total=count, description=name)
+    bar = Progress(*columns, console=term.console(sys.stderr), transient=True)
+    task = bar.add_task("", total=None)
+
+    def tick(name: str, number: int, count: int) -> None:
+        bar.start()
+        bar.update(task, completed=number, total=count or None, description=name)
+
+    try:
+        yield tick
+    finally:
+        bar.stop()
 
 
 def show_devices(found: Sequence[Any], problems: Sequence[str], *, as_json: bool) -> None:

@@ -33,10 +33,14 @@ class Result(NamedTuple):
     elements: int = 0
 
 
+FLUSHED = frozenset({"add"})
+"""Ops for which the collected op facts forgive a device that flushes subnormal numbers to zero."""
+
+
 def judge(trial: Trial, got: Mapping[str, Array], flush: bool = False) -> list[Result]:
-    """One result for each output that the trial expects. ``flush``: the device is known to flush subnormal numbers to
-    zero, which is then no error."""
-    found = []
+    """One result for each output that the trial expects. ``flush``: the device says that it flushes subnormal numbers
+    to zero, which is no error of the ops in FLUSHED then."""
+    found, flush = [], flush and trial.case.op in FLUSHED
     for name, want in trial.expected.items():
         array, out = got.get(name), trial.outputs[name]
         if array is None:
@@ -45,6 +49,17 @@ def judge(trial: Trial, got: Mapping[str, Array], flush: bool = False) -> list[R
             hidden = trial.unjudged.get(name)
             found.append(compare(name, array, want, out.dtype, trial.rules[name], hidden, flush))
     return found
+
+
+def changed(trial: Trial, first: Mapping[str, Array], second: Mapping[str, Array]) -> str:
+    """Which bytes of two runs of one trial differ, where results are judged at all; empty: none."""
+    for name, one in first.items():
+        raw = [np.ascontiguousarray(each).reshape(-1, 1).view(np.uint8) for each in (one, second[name])]
+        differ = (raw[0] != raw[1]).any(axis=1).reshape(one.shape)
+        differ &= ~np.broadcast_to(trial.unjudged.get(name, np.False_), one.shape)
+        if differ.any():
+            return f"{name}: {int(differ.sum())} of {differ.size} elements have other bytes"
+    return ""
 
 
 def judge_refusal(trial: Trial, message: str | None) -> Result:

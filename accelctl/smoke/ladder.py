@@ -16,6 +16,7 @@ from accelctl.model.stressreport import PASS
 from accelctl.smoke import bytesof, compare
 from accelctl.smoke.alone import Alone
 from accelctl.smoke.cases import Trial
+from accelctl.smoke.numbers import Array
 
 BLOB, ALONE, SERVICE, DISPATCH, REPLAY, END = LADDER
 Kernel = tuple[str, str]
@@ -23,15 +24,19 @@ Kernel = tuple[str, str]
 
 
 class Ladder:
-    """Counts what each kernel has passed. ``names``: number of a kernel -> name and op."""
+    """Counts what each kernel has passed. ``names``: number of a kernel -> name and op. ``flush``: see compare."""
 
-    def __init__(self, names: Mapping[int, Kernel], alone: Alone | None) -> None:
-        self.names, self._alone = names, alone
+    def __init__(self, names: Mapping[int, Kernel], alone: Alone | None, flush: bool = False) -> None:
+        self.names, self._alone, self._flush = names, alone, flush
         self._count: dict[str, Counter[Kernel]] = defaultdict(Counter)
         self._worst: Counter[Kernel] = Counter()
         self._wrong: dict[tuple[str, Kernel], str] = {}
         self.launched: Counter[str] = Counter()
         """Op -> instructions that were handed over."""
+
+    def judge(self, trial: Trial, got: Mapping[str, Array]) -> list[compare.Result]:
+        """As compare.judge, for this device."""
+        return compare.judge(trial, got, self._flush)
 
     def kernels(self, response: Any) -> list[Kernel]:
         """What a translation uses, in order."""
@@ -81,7 +86,7 @@ class Ladder:
         if any(out.alias for out in trial.outputs.values()):
             return
         try:
-            results = compare.judge(trial, self._alone.run(trial, instruction))
+            results = self.judge(trial, self._alone.run(trial, instruction))
         except AccelError as error:
             self._wrong[ALONE, kernel] = error.message
             return

@@ -1,14 +1,17 @@
-"""A service of our own for one run: started on a private Unix socket, gone when the run is, however that ends."""
+"""A service of our own for one run: started on a Unix socket of its own, gone when the run is, however that ends."""
 
 from __future__ import annotations
 
-import shutil
+import secrets
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from types import TracebackType
 
 from accelctl.errors import AccelError, DeviceUnusable
+from accelctl.hal.claim import private_folder
+from accelctl.umd import listen
 from accelctl.umd.client import ServiceError, wait_until_ready
 
 START_S, STOP_S = 120.0, 10.0
@@ -16,15 +19,21 @@ START_S, STOP_S = 120.0, 10.0
 
 
 class OwnService:
-    """``accelctl serve`` as a child. It ends when our end of its standard input closes, so also when we are killed."""
+    """``accelctl serve`` as a child. It ends when our end of its standard input closes, so also when we are killed, and
+    removes its sockets itself: nothing of a run is in a folder that only we would remove. In a session of its own it
+    does not see the terminal's Ctrl-C, which is for us to answer."""
 
     def __init__(self, device: str, options: tuple[str, ...] = ()) -> None:
-        self._folder = tempfile.mkdtemp(prefix="accelctl-smoke-")  # mode 0700
-        self.address = f"unix:{self._folder}/service"
-        command = [sys.executable, "-m", "accelctl", "serve", "--device", device, "--listen", self.address]
+        self._place = listen.parse(f"{private_folder()}/smoke-{secrets.token_hex(4)}")
+        self.address = self._place.grpc
+        command = [sys.executable, "-m", "accelctl", "serve", "--device", device, "--listen", self._place.path]
         self._log = tempfile.TemporaryFile(prefix="accelctl-serve-")  # noqa: SIM115  # until close
         self._child = subprocess.Popen(
-            [*command, "--stop-on-eof", *options], stdin=subprocess.PIPE, stdout=self._log, stderr=self._log
+            [*command, "--stop-on-eof", *options],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
         )
         try:
             wait_until_ready(self.address, START_S, lambda: self._child.poll() is None)
@@ -66,7 +75,9 @@ class OwnService:
             raise AccelError(f"the service did not stop within {STOP_S:g} s and was killed", kind="timeout") from None
         finally:
             self._log.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._child.returncode:
+                with suppress(AccelError):
+                    listen.clear(self._place)
         if code not in (0, -9):
             raise AccelError(f"the service ended with status {code}", kind="internal")
 

@@ -221,7 +221,8 @@ def _moe_align(name: str, inputs: Inputs, attrs: Attrs, dtype: str) -> Rule:
     if name == "num_tokens_post_pad":
         return EXACT
     block, chosen, mapped = whole(attrs, "block_size"), wide(need(inputs, "topk_ids")), inputs.get("expert_map")
-    counts = np.bincount(chosen.reshape(-1), minlength=whole(attrs, "num_experts"))
+    experts = whole(attrs, "num_experts")
+    counts = np.bincount(chosen[(chosen >= 0) & (chosen < experts)], minlength=experts)
     lists = -(-counts // block) * block
     context = {"lists": lists, "block": np.array(block)}
     if name == "sorted_token_ids":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -42,9 +42,11 @@ class Chip:
 
     @classmethod
     def registered(cls, chip: Registered, target: Target, options: Mapping[str, str] | None = None) -> Chip:
-        """Of the registry. NoDeviceError where it cannot compute."""
+        """Of the registry, made ready for ops (Ops). NoDeviceError where it cannot compute."""
         if chip.memory is None or chip.ops is None:
             raise NoDeviceError(f"{target.id}: chip {chip.manifest.name} has no kernels here, so it cannot be served")
+        if (prepare := getattr(chip.ops, "prepare", None)) is not None:
+            prepare(target)
         return cls(chip.memory, chip.ops, target, options)
 
     def _add(self, template: Template) -> None:
@@ -54,9 +56,16 @@ class Chip:
         self.by_number[template.kernel_id] = template
         self.by_op[template.op] = (*self.by_op.get(template.op, ()), template)
 
-    def open(self) -> tuple[Session, Lifecycle]:
-        """A session of the device, and the lifecycle whose blocks its kernels use. AccelError."""
-        session = self.memory.open(self.target, self._env)
+    def open(self, spaces: Callable[[GoodFit], object] = lambda space: None) -> tuple[Session, Lifecycle]:
+        """A session of the device, and the lifecycle whose blocks its kernels use; ``spaces`` is told of each address
+        space that the session hands out. AccelError."""
+
+        def made(base: int, size: int, granule: int) -> AddressSpace:
+            space = GoodFit(base, size, granule=granule)
+            spaces(space)
+            return space
+
+        session = self.memory.open(self.target, replace(self._env, space=made))
         wanted = self.ops.lifecycle()
         found = next((one for one in session.lifecycles if one.name == wanted), None)
         if found is None or found.unsupported:

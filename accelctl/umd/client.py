@@ -26,6 +26,7 @@ from accelctl.abi.tensors import DTYPES, DType
 from accelctl.abi.version import ABI
 from accelctl.errors import KINDS, AbiError, AccelError
 from accelctl.umd.channel.tunnel import Tunnel
+from accelctl.umd.places import Places, all_placed, extent
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.proto.umd_pb2_grpc import InstructionTranslatorStub
 
@@ -210,6 +211,7 @@ class ClientSession:
         self.queue_depth = created.queue_depth
         self._closed = threading.Event()
         self._lock = threading.Lock()
+        self._places = Places()
         self._tunnel: Tunnel | None = None
         self._pid = os.getpid()
         self._far = not client.address.startswith("unix:")
@@ -258,18 +260,23 @@ class ClientSession:
     def alloc(self, shape: Sequence[int], dtype: str) -> pb.TensorDesc:
         """Memory for a dense tensor."""
         described = desc(shape, DTYPES[dtype])
-        answer = self._call("AllocTensor", pb.AllocTensorRequest(session_id=self.id, tensor=described))
-        return checked(answer).tensor  # type: ignore[no-any-return]
+        return self._alloc(described)
 
     def alloc_bytes(self, size: int) -> pb.TensorDesc:
         """So many bytes, for views."""
-        request = pb.AllocTensorRequest(session_id=self.id, tensor=pb.TensorDesc(byte_size=size))
-        return checked(self._call("AllocTensor", request)).tensor  # type: ignore[no-any-return]
+        return self._alloc(pb.TensorDesc(byte_size=size))
+
+    def _alloc(self, described: pb.TensorDesc) -> pb.TensorDesc:
+        answer = checked(self._call("AllocTensor", pb.AllocTensorRequest(session_id=self.id, tensor=described)))
+        self._places.made([answer.tensor])
+        return answer.tensor  # type: ignore[no-any-return]
 
     def free(self, tensor: pb.TensorDesc) -> int:
         """Give it back; the bytes."""
         request = pb.FreeTensorRequest(session_id=self.id, tensor_id=tensor.tensor_id)
-        return checked(self._call("FreeTensor", request)).freed_bytes  # type: ignore[no-any-return]
+        freed = checked(self._call("FreeTensor", request)).freed_bytes
+        self._places.freed(tensor.tensor_id)
+        return freed  # type: ignore[no-any-return]
 
     @property
     def transport(self) -> str:
@@ -283,16 +290,38 @@ class ClientSession:
         with self._lock:
             if self._tunnel is None or self._tunnel.closed or self._pid != os.getpid():
                 answer = self._call("OpenDataChannel", pb.DataChannelRequest(session_id=self.id))
-                self._tunnel = Tunnel(checked(answer).socket, answer.token)
+                with _through_memory():
+                    self._tunnel = Tunnel(checked(answer).socket, answer.token)
                 self._pid = os.getpid()
             return self._tunnel
 
+    @contextmanager
+    def _through(self, channel: Tunnel) -> Iterator[None]:
+        """A transfer. What broke the channel off may be the end of the session, and SessionGone says that."""
+        try:
+            with _through_memory():
+                yield
+        except ServiceError:
+            if channel.closed:
+                self._still_there()
+            raise
+
+    def _still_there(self) -> None:
+        """SessionGone where the service says so."""
+        try:
+            self._call("KeepAlive", pb.SessionRequest(session_id=self.id), safe=True)
+        except SessionGone:
+            raise
+        except ServiceError:
+            pass  # what was wrong first is the better story
+
     def write(self, tensor: pb.TensorDesc, data: bytes | bytearray | memoryview, offset: int = 0) -> None:
-        """Put bytes into a tensor's memory, from ``offset`` on."""
+        """Put bytes into the memory of a tensor or of a view of one, from ``offset`` on."""
         view = memoryview(data).cast("B")
+        offset = self._places.within(tensor, offset, len(view))
         channel = self._channel()
         if channel is not None:
-            with _through_memory():
+            with self._through(channel):
                 channel.upload([(tensor.tensor_id, offset, view)])
             return
         seconds = self.client.deadline_s + len(view) / SLOWEST_BYTES_PER_S
@@ -317,18 +346,30 @@ class ClientSession:
             )
 
     def read(self, tensor: pb.TensorDesc, offset: int = 0, size: int | None = None) -> bytearray:
-        """Bytes of a tensor's memory; default: all that was asked for."""
+        """Bytes of the memory of a tensor or of a view of one; default: all of it from ``offset`` on."""
+        length = extent(tensor) - offset if size is None else size
+        self._places.within(tensor, offset, length)
+        found = bytearray(length)
+        self.read_into(tensor, found, offset)
+        return found
+
+    def read_into(self, tensor: pb.TensorDesc, into: bytearray | memoryview, offset: int = 0) -> None:
+        """Fill a buffer with bytes of a tensor's memory, from ``offset`` on: one copy less than to make it and copy.
+        Where this fails the buffer holds anything. ValueError for one that cannot be written, or has gaps."""
         from crc32c import crc32c
 
-        length = tensor.byte_size - offset if size is None else size
-        found = bytearray(length)
-        if not length:
-            return found
+        found = memoryview(into)
+        if found.readonly or not found.c_contiguous:
+            raise ValueError("the buffer cannot be written in one piece")
+        offset = self._places.within(tensor, offset, found.nbytes)
+        if not (length := found.nbytes):
+            return
+        found = found.cast("B")
         channel = self._channel()
         if channel is not None:
-            with _through_memory():
+            with self._through(channel):
                 channel.download([(tensor.tensor_id, offset, found)])
-            return found
+            return
         request = pb.ReadTensorRequest(session_id=self.id, tensor_id=tensor.tensor_id, offset=offset, length=length)
         seconds, have = self.client.deadline_s + length / SLOWEST_BYTES_PER_S, 0
         try:
@@ -342,7 +383,6 @@ class ClientSession:
             raise self.client.failed(error, "ReadTensor") from None
         if have != length:
             raise ServiceError(f"tensor {tensor.tensor_id}: {have} of {length} bytes arrived", kind="communication")
-        return found
 
     # -- ops --
 
@@ -372,19 +412,27 @@ class ClientSession:
 
         Allocating outputs and submitting are not repeated where no answer came.
         """
-        safe = not request.submit and bool(request.outputs)
-        return checked(self._call("TranslateOp", request, safe=safe))  # type: ignore[no-any-return]
+        safe = not request.submit and all_placed(request)
+        answer = checked(self._call("TranslateOp", request, safe=safe))
+        self._places.made(answer.outputs)
+        return answer  # type: ignore[no-any-return]
 
     def batch(self, requests: Sequence[pb.OpRequest]) -> pb.BatchOpResponse:
         """Several ops in order. The answer's status is that of the first one that failed; those before it stand."""
         request = pb.BatchOpRequest(session_id=self.id, ops=requests)
-        return self._call("TranslateOpsBatch", request, extra_s=PER_OP_S * len(requests))  # type: ignore[no-any-return]
+        answer = self._call("TranslateOpsBatch", request, extra_s=PER_OP_S * len(requests))
+        for one in answer.responses:
+            self._places.made(one.outputs)
+        return answer  # type: ignore[no-any-return]
 
     def stream(self, batches: Iterable[Sequence[pb.OpRequest]], timeout_s: float) -> Iterator[pb.BatchOpResponse]:
         """Batches of 1 to 64 ops, one after the other over one call; answers in order, as they come."""
         messages = (pb.BatchOpRequest(session_id=self.id, ops=ops) for ops in batches)
         try:
-            yield from self.client.stub.TranslateStream(messages, timeout=timeout_s)
+            for answer in self.client.stub.TranslateStream(messages, timeout=timeout_s):
+                for one in answer.responses:
+                    self._places.made(one.outputs)
+                yield answer
         except grpc.RpcError as error:
             raise self.client.failed(error, "TranslateStream") from None
 

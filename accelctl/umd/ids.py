@@ -61,4 +61,7 @@ class Ids:
             return Refusal(
                 "session_id", "the service was restarted, this session is gone", "invalid_state", "open a new session"
             )
-        return Refusal("session_id", f"no session has the number {number}", "not_found", "open one: CreateSession")
+        text = f"no session has the number {number}"
+        if start >= self._start > 0:  # of a run in the same second, or before the clock was set back: who knows
+            text += ", or the service was restarted since"
+        return Refusal("session_id", text, "not_found", "open one: CreateSession")

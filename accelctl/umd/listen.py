@@ -8,10 +8,13 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from accelctl.errors import UsageError
+from accelctl.hal import loopback
 from accelctl.hal.claim import Claim, private_folder, private_mask
 from accelctl.hal.sidesocket import check_path
 
 SOCKET = "serve.sock"
+DATA = ".data"
+"""What the data channel's socket has behind the service's name."""
 _FORMS = "an address is unix:/path, 127.0.0.1:port or [::1]:port"
 
 
@@ -73,7 +76,8 @@ def claim(address: Address, held: ExitStack) -> None:
     """Make sure that nobody else serves there, and clear what a dead one left; until ``held`` ends, what this process
     makes is its user's alone. AccelError naming the pid of the other.
 
-    A port that another program has is the kernel's to refuse (the server does not share ports): it has no lock of ours.
+    A port that another program has is the kernel's to refuse: it has no lock of ours. Asked here as well, because gRPC
+    writes to standard error when it is refused.
     """
     held.enter_context(private_mask())
     if address.path:
@@ -82,3 +86,11 @@ def claim(address: Address, held: ExitStack) -> None:
         held.callback(lock.sweep, address.path)
     elif address.port:
         held.enter_context(Claim(f"{private_folder()}/{address.grpc}.lock", address.grpc))
+        loopback.listening(address.host, address.port).close()
+
+
+def clear(address: Address) -> None:
+    """Take away what a service that was killed left at its Unix socket. AccelError where one serves there."""
+    for path in (address.path, address.path + DATA):
+        with Claim(f"{path}.lock", path) as lock:
+            lock.remove_socket(path)

@@ -6,12 +6,15 @@ are made when somebody asks. prometheus_client writes the text.
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeVar
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,9 +26,11 @@ from prometheus_client.core import (
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from accelctl.hal import loopback
 from accelctl.umd.observer import STAGES
 from accelctl.umd.proto import umd_pb2 as pb
 
+LOG = logging.getLogger("accelctl.umd")
 BUCKETS_NS = tuple(1000 << n for n in range(0, 24, 2))
 """1 us, 4 us, 16 us ... 4.2 s."""
 Sample = Callable[[], pb.TelemetrySample]
@@ -70,7 +75,7 @@ class Metrics:
         self.bytes: dict[str, int] = defaultdict(int)
         self.calls: dict[tuple[str, int], Histogram] = defaultdict(Histogram)
 
-    def translated(self, op: str, stage_ns: Sequence[int], hit: bool) -> None:
+    def translated(self, op: str, stage_ns: Sequence[int], hit: bool, session: int = 0) -> None:
         """See Observer."""
         with self._lock:
             self.latency[op].add(sum(stage_ns))
@@ -200,8 +205,8 @@ class Endpoint:
     """``GET /metrics`` on a loopback port, for as long as it is open."""
 
     def __init__(self, host: str, port: int, produce: Callable[[], bytes]) -> None:
-        self._server = ThreadingHTTPServer((host, port), _handler(produce))
-        self._server.daemon_threads = True
+        """AccelError where the port cannot be had."""
+        self._server = _Server(loopback.listening(host, port), _handler(produce))
         self._thread = threading.Thread(target=self._server.serve_forever, name="accelctl-metrics", daemon=True)
         self._thread.start()
 
@@ -215,6 +220,23 @@ class Endpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """Not http.server's: that one asks a name service for the name of its own address."""
+
+    daemon_threads = True
+
+    def __init__(self, listener: Any, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(listener.getsockname(), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that went away is nobody's concern; what else goes wrong is one line."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            LOG.error("metrics: %s: %s", type(error).__name__, error)
 
 
 def _handler(produce: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:

@@ -6,6 +6,7 @@ all memory that they name is still there, the answer is there too: the same inst
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from time import perf_counter_ns as now
 
@@ -16,13 +17,21 @@ from accelctl.umd.observer import Observer
 from accelctl.umd.pipeline.admit import admit
 from accelctl.umd.pipeline.run import Made, op_name, translate
 from accelctl.umd.proto import umd_pb2 as pb
-from accelctl.umd.refusal import CANCELLED, Refusal
+from accelctl.umd.refusal import CANCELLED, Refusal, refusal_of
 from accelctl.umd.registrar import Registrar
 from accelctl.umd.session import Kept, Known, Session, keep
 
+LOG = logging.getLogger("accelctl.umd")
+MOST_BATCHED = 1 << 16
+"""Ops in one batch."""
+_MOST_ANSWERED = 48 << 20
+"""Bytes of answers after which no more op of a batch is tried: with the answers to the rest they still fit into a
+message of 64 MiB, so nothing is ever carried out whose answer cannot be sent."""
 MOST_STREAMED = 64
 """Ops in one message of a TranslateStream."""
 _LONGEST_KEY = 4096
+_LONGEST_OP = 1 << 20
+"""Bytes of one op: many times what all of its tensors and attributes can take. What is longer is not even copied."""
 _HIT = b"\x38\x01"
 """cache_hit of an OpResponse."""
 
@@ -36,6 +45,7 @@ class Desk:
     def translate(self, raw: bytes, patience_s: float) -> bytes:
         """An OpRequest; its OpResponse. Refusal."""
         start = now()
+        _check_length(raw)
         session = self._registrar.by_wire.get(raw[: wire.NAMED])
         if session is not None:
             request_id, rest = wire.request_of(raw, wire.NAMED)
@@ -47,30 +57,45 @@ class Desk:
         return self._op(session, request_id, rest, patience_s, start)
 
     def batch(self, raw: bytes, patience_s: float, most: int = 0) -> bytes:
-        """A BatchOpRequest; its BatchOpResponse. ``most``: so many ops and at least one; 0: any number. Refusal."""
-        number, ops = wire.batch_of(raw) or _batch(raw)
-        if most and not 1 <= len(ops) <= most:
-            raise Refusal("ops", f"{len(ops)} in one message: 1 to {most} are possible")
+        """A BatchOpRequest; its BatchOpResponse. ``most``: so many ops and at least one; 0: MOST_BATCHED. Refusal."""
+        number, ops = wire.batch_of(raw, most or MOST_BATCHED) or _batch(raw)
+        limit = most or MOST_BATCHED
+        if len(ops) > limit or (most and not ops):
+            raise Refusal("ops", f"1 to {limit} in one message are possible")
         session = self._registrar.get(number)
         answers: list[bytes] = []
+        size = 0
         for index, one in enumerate(ops):
             try:
+                if size > _MOST_ANSWERED:
+                    raise Refusal("", "the answers have no more room in one message", "out_of_resources")
                 answers.append(wire.chunk(2, self._member(session, one, patience_s)))
-            except Refusal as refusal:
+                size += len(answers[-1])
+            except Exception as error:  # whatever it is, those before it stand, and their answers are due
+                refusal = self._refused(session, error)
                 if session.closed:
-                    raise
+                    raise refusal from None
                 return _cut(refusal, index, answers, ops)
         return b"".join(answers)
+
+    def _refused(self, session: Session, error: Exception) -> Refusal:
+        if isinstance(error, Refusal):
+            return error
+        LOG.error("an op of a batch failed", exc_info=error)
+        refusal = refusal_of(error)
+        self._failed(session, refusal, "")
+        return refusal
 
     def _member(self, session: Session, raw: bytes, patience_s: float) -> bytes:
         """One op of a batch. Refusal."""
         start = now()
+        _check_length(raw)
         if raw[: wire.NAMED] == session.wire:
             request_id, rest = wire.request_of(raw, wire.NAMED)
         else:
             number, request_id, rest = wire.head_of(raw)
             if number and number != session.number:
-                raise Refusal("session_id", "not the session of the batch")
+                raise _other_session()
         return self._op(session, request_id, rest, patience_s, start)
 
     def _op(self, session: Session, request_id: int, rest: bytes, patience_s: float, start: int) -> bytes:
@@ -98,7 +123,7 @@ class Desk:
             except Refusal as refusal:
                 self._failed(session, refusal, kept.op)
                 raise
-        self._observer.translated(kept.op, stages, True)
+        self._observer.translated(kept.op, stages, True, session.number)
         return _answer(kept.static, request_id, fence, stages, start, True)
 
     def _anew(self, session: Session, request_id: int, rest: bytes, patience_s: float, start: int) -> bytes:
@@ -110,6 +135,10 @@ class Desk:
             refusal = Refusal("", "the bytes are not an OpRequest")
             self._failed(session, refusal, "")
             raise refusal from None
+        if request.session_id not in (0, session.number):
+            self._failed(session, refusal := _other_session(), "")
+            raise refusal
+        request.DiscardUnknownFields()  # what a plan is found by is kept, and there is no limit to them
         plain = not request.session_id and not request.request_id
         if not plain:
             request_id = request.request_id or request_id
@@ -128,13 +157,13 @@ class Desk:
         except Refusal as refusal:
             self._failed(session, refusal, name)
             raise
-        self._observer.translated(name, made.stage_ns, made.hit)
+        self._observer.translated(name, made.stage_ns, made.hit, session.number)
         return _answer(made.kept.static, request_id, fence, made.stage_ns, start, made.hit)
 
     def _submit_made(self, session: Session, made: Made, patience_s: float) -> int:
         try:
             return self._launch(session, made.kept, patience_s, made.stage_ns)
-        except Refusal:
+        except BaseException:
             with session.lock:
                 for one in made.fresh:
                     if one.alive:
@@ -164,7 +193,8 @@ class Desk:
     # -- instructions that come back
 
     def submit(self, request: pb.SubmitRequest, patience_s: float) -> pb.SubmitResponse:
-        """Hand over instructions of before, or ops. Refusal; of instructions nothing was handed over then."""
+        """Hand over instructions of before, or ops. Refusal; of instructions nothing was handed over then, but where
+        they are more than the queue holds and it says how many were."""
         session = self._registrar.get(request.session_id)
         if request.instructions and request.ops:
             raise Refusal("ops", "instructions and ops in one call: say one of them")
@@ -192,6 +222,15 @@ class Desk:
         return pb.SubmitResponse(
             status=answer.status, fence=done[-1] if done else 0, fences=done, responses=answer.responses
         )
+
+
+def _check_length(raw: bytes) -> None:
+    if len(raw) > _LONGEST_OP:
+        raise Refusal("", f"{len(raw)} bytes: one op has at most {_LONGEST_OP}")
+
+
+def _other_session() -> Refusal:
+    return Refusal("session_id", "another session than the one that it was sent to")
 
 
 def _numbers(raw: bytes) -> wire.Head:
@@ -232,8 +271,7 @@ def _cut(refusal: Refusal, index: int, answers: list[bytes], ops: list[bytes]) -
     own = pb.OpResponse(status=refusal.status(), request_id=wire.head_of(ops[index]).request_id)
     found = [wire.chunk(1, status.SerializeToString()), *answers, wire.chunk(2, own.SerializeToString())]
     text = f"not tried: ops[{index}] was refused"
+    later = pb.OpResponse(status=pb.Status(code=CANCELLED, kind="cancelled", message=text)).SerializeToString()
     for one in ops[index + 1 :]:
-        later = pb.OpResponse(request_id=wire.head_of(one).request_id)
-        later.status.code, later.status.kind, later.status.message = CANCELLED, "cancelled", text
-        found.append(wire.chunk(2, later.SerializeToString()))
+        found.append(wire.chunk(2, later + wire.number(4, wire.head_of(one).request_id)))
     return b"".join(found)

@@ -61,9 +61,19 @@ class Refusal(Exception):
 
     def status(self, prefix: str = "") -> pb.Status:
         """As the protocol says it; ``prefix`` stands before the field (``ops[3].``)."""
-        field = prefix + self.field if self.field else prefix.rstrip(".")
-        text = f"{field}: {self.message}" if field else self.message
+        field = _short(prefix + self.field if self.field else prefix.rstrip("."), _LONGEST_FIELD)
+        text = _short(f"{field}: {self.message}" if field else self.message, _LONGEST_TEXT)
         return pb.Status(code=self.code, message=text, field=field, kind=self.kind, hint=self.hint)
+
+
+_LONGEST_FIELD, _LONGEST_TEXT = 200, 1500
+"""Bytes of what is said. It goes into gRPC's metadata twice, once with three for each byte that is not ASCII, and all
+of that may have 8 KiB (grpc.max_metadata_size); what is longer breaks the call off and says nothing."""
+
+
+def _short(text: str, most: int) -> str:
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= most else raw[: most - 3].decode("utf-8", "ignore") + "..."
 
 
 def code_of(kind: str) -> int:

@@ -35,13 +35,28 @@ class Limits(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What is kept of sessions that are gone."""
+    """What is kept of sessions that are gone: how often, by op and by size class."""
 
     counts: Counts
     allocations: Counter[str]
     frees: Counter[str]
     classes: dict[int, tuple[int, int]]
     """Bytes of a size class -> allocations, frees."""
+
+    def add(self, session: Session) -> None:
+        """The session's as well. Copies first: one that is being closed is not locked for this."""
+        for mine, theirs in zip(self.counts, session.counts, strict=True):
+            mine.update(dict(theirs))
+        self.allocations.update(dict(session.memory.allocations))
+        self.frees.update(dict(session.memory.frees))
+        for size, (made, freed) in classes_of(session).items():
+            before = self.classes.get(size, (0, 0))
+            self.classes[size] = (before[0] + made, before[1] + freed)
+
+    def copy(self) -> Past:
+        """The same, to be added to."""
+        counts = Counts(*(Counter(one) for one in self.counts))
+        return Past(counts, Counter(self.allocations), Counter(self.frees), dict(self.classes))
 
 
 class Registrar:
@@ -55,6 +70,8 @@ class Registrar:
         self.created = self.expired = 0
         self._ended = ended
         self._sessions: dict[int, Session] = {}
+        self._closing: list[Session] = []
+        """No longer open, and not yet in ``past``."""
         self.by_wire: dict[bytes, Session] = {}
         """The same, by the number as a request says it."""
         self._lock = threading.Lock()
@@ -103,35 +120,48 @@ class Registrar:
         with self._lock:
             return list(self._sessions.values())
 
+    def counted(self) -> tuple[Past, list[Session]]:
+        """Counts of all sessions that are not open, and those that are: each is in one of the two, so no count ever
+        goes back."""
+        with self._lock:
+            past = self.past.copy()
+            for session in self._closing:
+                past.add(session)
+            return past, list(self._sessions.values())
+
     def close(self, session: Session, why: str) -> tuple[int, int]:
         """End one; bytes and tensors that it still held. Raises what went wrong with that; it is gone all the same."""
         with self._lock:
             if self._sessions.get(session.number) is not session:
                 raise self.ids.gone(session.number)
             del self._sessions[session.number], self.by_wire[session.wire]
+            self._closing.append(session)
             self.ids.end(session.number, why)
-        self._ended(session.number)
+        session.end(why)  # so that nobody waits for its queue any longer, also not who uses its memory
         try:
-            return session.close(why)
+            self._ended(session.number)
         finally:
-            self._remember(session)
+            try:
+                found = session.close(why)
+            finally:
+                self._remember(session)
+        return found
 
     def _remember(self, session: Session) -> None:
         with self._lock:
-            self.past.counts.add(session.counts)
-            self.past.allocations.update(session.memory.allocations)
-            self.past.frees.update(session.memory.frees)
-            for size, (made, freed) in classes_of(session).items():
-                before = self.past.classes.get(size, (0, 0))
-                self.past.classes[size] = (before[0] + made, before[1] + freed)
+            self.past.add(session)
+            self._closing.remove(session)
 
     def _pressure(self, asking: Session) -> int:
         """The device is full: whatever sessions keep idle goes back. A session that is busy now is passed over."""
+        asking.settle()
         returned = asking.memory.trim()
         for session in list(self._sessions.values()):
             if session is not asking and session.lock.acquire(blocking=False):
                 try:
-                    returned += 0 if session.closed else session.memory.trim()
+                    if not session.closed:
+                        session.settle()
+                        returned += session.memory.trim()
                 finally:
                     session.lock.release()
         return returned
@@ -162,7 +192,7 @@ class Registrar:
         for session in self.all():
             try:
                 self.close(session, "the service was stopped, this session is gone")
-            except (AccelError, OSError, ValueError, BufferError, Refusal) as error:
+            except Exception as error:  # whatever it is, the other sessions still go
                 wrong = wrong or error
         if wrong is not None:
             raise wrong
@@ -173,4 +203,5 @@ def classes_of(session: Session) -> dict[int, tuple[int, int]]:
     return {
         size: (one.hits + one.misses, one.hits + one.misses - one.in_use // size)
         for size, one in session.memory.stats().classes.items()
+        if one.hits + one.misses
     }

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
@@ -31,6 +32,11 @@ STATUS_KEY = "umd-status-bin"
 """Trailing metadata of a refused call: a Status."""
 WORKERS = 256
 """Calls at one time; a thread each while they last. More are refused with RESOURCE_EXHAUSTED."""
+WATCHERS = 32
+"""Telemetry streams at one time."""
+LONG = 192
+"""Calls at one time that may last as long as their client likes: waits and streams of ops and bytes. What is left of
+WORKERS without these and the watchers is for calls that end by themselves, KeepAlive above all."""
 LEAST_PING_MS = 250
 """A client may ping so often. gRPC's own default is 300,000: with that, a client that pings every second ends its own
 long calls with "Too many pings". Measured with grpcio 1.85: a server honours the option
@@ -110,6 +116,7 @@ class Calls:
         self._server = server
         self._service = server.service
         self._observer = server.service.observer
+        self._watchers, self._long = Seats(WATCHERS, "telemetry streams"), Seats(LONG, "waits and streams")
 
     def handlers(self) -> dict[str, Handler]:
         """Name of a method -> what gRPC wants to know of it."""
@@ -177,7 +184,8 @@ class Calls:
         """A wait says itself how long it is; it ends with its client."""
 
         def wait(raw: bytes, context: Context) -> bytes:
-            return self._service.wait(parsed(pb.WaitRequest, raw), context.is_active).SerializeToString()
+            with self._long:
+                return self._service.wait(parsed(pb.WaitRequest, raw), context.is_active).SerializeToString()
 
         return self._answering("Wait", wait)(raw, context)
 
@@ -202,8 +210,9 @@ class Calls:
     def _translate_stream(self, messages: Iterator[bytes], context: Context) -> Iterator[bytes]:
         start = now()
         try:
-            for raw in messages:
-                yield self._service.batch(raw, self._patience(context), MOST_STREAMED)
+            with self._long:
+                for raw in messages:
+                    yield self._service.batch(raw, self._patience(context), MOST_STREAMED)
         except Exception as error:
             self._refuse("TranslateStream", start, error, context)
         self._observer.answered("TranslateStream", now() - start, 0)
@@ -212,8 +221,9 @@ class Calls:
         start = now()
         inbox = Inbox()
         try:
-            for raw in messages:
-                self._service.receive(parsed(pb.TensorChunk, raw), inbox, self._patience(context))
+            with self._long:
+                for raw in messages:
+                    self._service.receive(parsed(pb.TensorChunk, raw), inbox, self._patience(context))
             inbox.end()
         except Exception as error:
             self._refuse("StreamTensorData", start, error, context)
@@ -223,8 +233,9 @@ class Calls:
     def _read_tensor(self, raw: bytes, context: Context) -> Iterator[bytes]:
         start = now()
         try:
-            for piece in self._service.read_tensor(parsed(pb.ReadTensorRequest, raw), self._patience(context)):
-                yield piece.SerializeToString()
+            with self._long:
+                for piece in self._service.read_tensor(parsed(pb.ReadTensorRequest, raw), self._patience(context)):
+                    yield piece.SerializeToString()
         except Exception as error:
             self._refuse("ReadTensor", start, error, context)
         self._observer.answered("ReadTensor", now() - start, 0)
@@ -237,14 +248,31 @@ class Calls:
             ended = threading.Event()
             context.add_callback(ended.set)
             count = 0
-            while True:
-                yield self._service.telemetry().SerializeToString()
-                count += 1
-                if count == request.count or ended.wait(period_s) or self._server.stopping.is_set():
-                    break
+            with self._watchers if request.count != 1 else nullcontext():
+                while True:
+                    yield self._service.telemetry().SerializeToString()
+                    count += 1
+                    if count == request.count or ended.wait(period_s) or self._server.stopping.is_set():
+                        break
         except Exception as error:
             self._refuse("Telemetry", start, error, context)
         self._observer.answered("Telemetry", now() - start, 0)
+
+
+class Seats:
+    """So many calls of a kind at one time. Refusal for one more."""
+
+    def __init__(self, count: int, what: str) -> None:
+        self._count, self._what = count, what
+        self._free = threading.Semaphore(count)
+
+    def __enter__(self) -> None:
+        if not self._free.acquire(blocking=False):
+            text = f"{self._count} {self._what} are running, and there may be no more"
+            raise Refusal("", text, "out_of_resources")
+
+    def __exit__(self, *ended: object) -> None:
+        self._free.release()
 
 
 def parsed(kind: type[M], raw: bytes) -> M:

@@ -143,7 +143,7 @@ class Service:
         session = self.registrar.get(request.session_id)
         if self.door is None:
             raise Refusal("", "this service has no data channel", "not_supported", "use StreamTensorData")
-        token = self.door.offer(Guest(session.number, session.lend, session.take_back))
+        token = self.door.offer(Guest(session.number, session.lend, session.take_back, moved=self.observer.moved))
         shape = self.door.shape
         return pb.DataChannelResponse(
             socket=self.door.path, token=token, chunk_bytes=shape.slot_bytes, slots=shape.slots
@@ -154,13 +154,8 @@ class Service:
     def wait(self, request: pb.WaitRequest, active: Callable[[], bool] = lambda: True) -> pb.WaitResponse:
         """Whether a fence was passed in time. The wait ends as well when its caller is gone. Refusal."""
         session = self.registrar.get(request.session_id)
-        end = time.monotonic() + request.timeout_us / 1e6
-        while True:
-            left = end - time.monotonic()
-            passed = session.line.wait(request.fence, max(0.0, min(left, _SLICE_S)))
-            session.touch()
-            if passed or left <= 0 or not active():
-                return pb.WaitResponse(passed=passed, passed_fence=session.line.passed())
+        passed = session.wait(request.fence, request.timeout_us / 1e6, active)
+        return pb.WaitResponse(passed=passed, passed_fence=session.line.passed())
 
     # -- what can be seen of it
 
@@ -181,7 +176,6 @@ class Service:
         return self.registrar.get(number)
 
 
-_SLICE_S = 0.5
 _MOST_NAME = 80
 
 

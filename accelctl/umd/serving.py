@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from accelctl.abi import compute
 from accelctl.errors import UsageError
 from accelctl.hal.claim import Claim
+from accelctl.model import quantity
 from accelctl.umd import listen, metrics
 from accelctl.umd.channel.door import Door
 from accelctl.umd.chip import Chip
 from accelctl.umd.metrics import Endpoint, Metrics
+from accelctl.umd.observer import Both, Observer
 from accelctl.umd.server import Server, serve
 from accelctl.umd.service import USUAL, Service
-
-DATA = ".data"
-"""What the data channel's socket has behind the service's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +33,16 @@ class Request:
     grace_s: float = 5.0
     keepalive_s: float = USUAL.keepalive_s
     """After so long without a call a session is reclaimed, unless its client wishes otherwise."""
-    memory_bytes: int = 0
-    """Device memory that all sessions together may hold; 0: what the device has."""
+    memory: str = ""
+    """Device memory that all sessions together may hold, as 8GiB; empty: what the device has."""
     stop_on_eof: bool = False
+    sim: str = ""
+    """How the simulated chip behaves: KEY=VALUE;KEY=VALUE."""
+    trace: str = ""
+    """File for what happens, as Chrome trace JSON."""
+
+
+MOST_GRACE_S = 3600.0
 
 
 class Ready:
@@ -49,19 +55,23 @@ class Ready:
 
 def run(request: Request, ready: Callable[[Ready], None]) -> None:
     """Serve until a signal, or the end of standard input, says to stop. ``ready`` is told once it listens."""
-    least, most = USUAL.least_keepalive_s, USUAL.most_keepalive_s
-    if not least <= request.keepalive_s <= most:
-        raise UsageError(f"--keepalive {request.keepalive_s:g}: {least:g} to {most:g} seconds are possible")
+    _within("--keepalive", request.keepalive_s, USUAL.least_keepalive_s, USUAL.most_keepalive_s)
+    _within("--grace", request.grace_s, 0, MOST_GRACE_S)
+    memory_bytes = _memory(request.memory)
     address = listen.parse(request.address)
     spot = _metrics_place(request.metrics)
     found = compute.choose(list(request.device))
+    options = quantity.pairs("--sim", request.sim)
+    if options and not found.device.target.simulated:
+        raise UsageError(f"--sim: {found.device.target.id} is not the simulated chip", "--device sim:0")
     with ExitStack() as held, _signals() as stop:
         listen.claim(address, held)
         counted = Metrics()
         door = _door(address, held)
-        limits = USUAL._replace(keepalive_s=request.keepalive_s, memory_bytes=request.memory_bytes)
-        chip = Chip.registered(found.chip, found.device.target)
-        service = Service(chip, limits=limits, observer=counted, door=door)
+        limits = USUAL._replace(keepalive_s=request.keepalive_s, memory_bytes=memory_bytes)
+        chip = Chip.registered(found.chip, found.device.target, options)
+        observer = _traced(request.trace, counted, held) if request.trace else counted
+        service = Service(chip, limits=limits, observer=observer, door=door)
         server = serve(service, address.grpc)
         held.callback(server.stop, request.grace_s)
         where = f"{_shown(address.host)}:{server.port}" if address.host else address.grpc
@@ -74,6 +84,27 @@ def run(request: Request, ready: Callable[[Ready], None]) -> None:
             threading.Thread(target=_until_eof, args=(stop,), name="accelctl-eof", daemon=True).start()
         ready(Ready(server, where, found.device.target.id, found.device.target.simulated, told))
         stop.wait()
+
+
+def _within(option: str, seconds: float, least: float, most: float) -> None:
+    if not least <= seconds <= most:  # NaN is not
+        raise UsageError(f"{option} {seconds:g}: {least:g} to {most:g} seconds are possible")
+
+
+def _memory(text: str) -> int:
+    size = quantity.size_bytes("--memory", text) if text else 0
+    if text and not size:
+        raise UsageError(f"--memory {text}: that is none; without the option, all of the device")
+    return size
+
+
+def _traced(path: str, counted: Observer, held: ExitStack) -> Observer:
+    from accelctl.hal.trace import Trace
+    from accelctl.umd.tracing import Tracing
+
+    trace = Trace(path)
+    held.callback(trace.close, quiet=True)
+    return Both(counted, Tracing(trace))
 
 
 def _metrics_place(text: str) -> tuple[str, int] | None:
@@ -93,7 +124,7 @@ def _door(address: listen.Address, held: ExitStack) -> Door | None:
     """The data channel stands beside a Unix socket; through TCP there may be no common machine."""
     if not address.path:
         return None
-    lock = address.path + DATA
+    lock = address.path + listen.DATA
     held.enter_context(Claim(f"{lock}.lock", lock)).remove_socket(lock)
     door = Door(lock)
     held.callback(door.close)
@@ -102,14 +133,17 @@ def _door(address: listen.Address, held: ExitStack) -> Door | None:
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM ask to stop; a second one ends the process at once, as it would have without us."""
+    """SIGINT, SIGTERM and SIGHUP (a closed terminal) ask to stop; a second one ends the process at once, as it would
+    have without us. Who started us with SIGHUP ignored (nohup) wants us to outlive the terminal."""
     stop = threading.Event()
 
     def ask(number: int, frame: object) -> None:
         stop.set()
         signal.signal(number, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield stop
     finally:
@@ -118,10 +152,11 @@ def _signals() -> Iterator[threading.Event]:
 
 
 def _until_eof(stop: threading.Event) -> None:
-    """Who started us holds the other end of our standard input; its end, of whatever kind, is ours."""
+    """Who started us holds the other end of our standard input; its end, of whatever kind, is ours. None: there was no
+    standard input from the start."""
     try:
-        while os.read(sys.stdin.fileno(), 4096):
+        while sys.stdin is not None and os.read(sys.stdin.fileno(), 4096):
             pass
-    except OSError:
+    except (OSError, ValueError):
         pass
     stop.set()

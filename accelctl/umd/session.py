@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from accelctl.abi.lifecycle import Block
 from accelctl.errors import AccelError
+from accelctl.memory.va import GoodFit
 from accelctl.umd import wire
 from accelctl.umd.blocks import Budget, Source
 from accelctl.umd.chip import Chip
@@ -61,11 +62,6 @@ class Counts(NamedTuple):
     launches: Counter[str]
     errors: Counter[str]
 
-    def add(self, other: Counts) -> None:
-        """The other one's as well."""
-        for mine, theirs in zip(self, other, strict=True):
-            mine.update(theirs)
-
 
 def no_counts() -> Counts:
     """Nothing yet."""
@@ -92,10 +88,12 @@ class Session:
         self.keepalive_s = keepalive_s
         self.created = self.touched = time.monotonic()
         self.lock = RLock()
-        self.device, lifecycle = chip.open()
+        self.spaces: list[GoodFit] = []
+        """Address spaces that are handed out here; empty where the driver does that."""
+        self.device, lifecycle = chip.open(self.spaces.append)
         self._sync = lifecycle.sync
         try:
-            self.line = Line(chip.ops.open(self.device, depth), self.lock)
+            self.line = Line(chip.ops.open(self.device, depth), self.lock, self.touch, min(_SLICE_S, keepalive_s / 3))
         except BaseException:
             self.device.close()
             raise
@@ -109,6 +107,7 @@ class Session:
         self.counts = no_counts()
         self._scratch: list[Allocation] = []
         self.closed = ""
+        self._given_back = False
 
     # -- life
 
@@ -122,13 +121,19 @@ class Session:
         """Until it expires; below 0 where it has."""
         return self.touched + self.keepalive_s - time.monotonic()
 
+    def end(self, why: str) -> None:
+        """Nothing more can be asked of it, and whoever waits for its queue is told so. :meth:`close` is still due."""
+        with self.lock:
+            self.closed = self.closed or why
+
     def close(self, why: str) -> tuple[int, int]:
         """Give everything back: queue, memory, the device. Bytes and tensors that were still held; 0 when it is closed
         already. Raises the first failure when all is tried."""
+        self.end(why)
         with self.lock:
-            if self.closed:
+            if self._given_back:
                 return 0, 0
-            self.closed = why
+            self._given_back = True
         wrong: list[Exception] = []
         self._end_queue(wrong)
         with self.lock:
@@ -141,7 +146,7 @@ class Session:
             for part in (self._close_memory, self.device.close):
                 try:
                     held += part() or 0
-                except (AccelError, OSError, ValueError, BufferError, Refusal) as error:
+                except Exception as error:  # whatever a driver raises, the other parts still go back
                     wrong.append(error)
         if wrong:
             raise wrong[0]
@@ -154,11 +159,11 @@ class Session:
         """What is in flight may end by itself, for a moment; then the ring is closed under it."""
         try:
             self.line.ring.wait(self.line.submitted, _LAST_WAIT_S)
-        except (AccelError, OSError, ValueError):
+        except Exception:
             pass  # lost, or closed by its own device: it is closed below all the same
         try:
             self.line.close()
-        except (AccelError, OSError, ValueError) as error:
+        except Exception as error:
             wrong.append(error)
 
     # -- memory
@@ -172,9 +177,13 @@ class Session:
 
     def allocate(self, size: int, op: str) -> Allocation:
         """Memory; what waited for the queue is taken first. Refusal."""
+        self.settle()
+        return self.memory.allocate(size, op)
+
+    def settle(self) -> None:
+        """What was freed while the queue used it goes back to the pool, where the queue is done with it."""
         if self.memory.waiting:
             self.memory.settle(self.line.passed())
-        return self.memory.allocate(size, op)
 
     @property
     def tensors(self) -> int:
@@ -185,6 +194,7 @@ class Session:
         """The scratch memory, at least so large. A smaller one from before is kept: instructions that a client holds
         may name it."""
         if not self._scratch or self._scratch[-1].size < size:
+            self.settle()
             grown = max(size, 2 * self._scratch[-1].size if self._scratch else _SCRATCH_STEP)
             try:
                 self._scratch.append(self.memory.allocate(grown, SCRATCH))
@@ -199,9 +209,23 @@ class Session:
             raise Refusal("tensor_id", "the CPU cannot reach this device's memory", "not_supported")
         return block
 
+    def wait(self, fence: int, timeout_s: float, active: Callable[[], bool] = lambda: True) -> bool:
+        """Whether that point was passed in time. Whoever waits is there, so the session does not expire; the wait ends
+        as well when it is closed, or nobody is ``active`` any more. Refusal."""
+        end = time.monotonic() + timeout_s
+        while True:
+            left = end - time.monotonic()
+            passed = self.line.wait(fence, max(0.0, min(left, self.line.slice_s)))
+            self.touch()
+            if passed and self.memory.waiting:
+                with self.lock:
+                    self.settle()
+            if passed or left <= 0 or not active():
+                return passed
+
     def settled(self, found: Allocation, patience_s: float) -> None:
         """Wait until the queue does not use it any more. Refusal."""
-        if not self.line.wait(found.fence, patience_s):
+        if not self.wait(found.fence, patience_s):
             raise Refusal("tensor_id", "the queue still uses this tensor at the deadline", "timeout")
 
     def sync(self, block: Block, begin: bool) -> None:
@@ -245,6 +269,8 @@ class Session:
 
 
 _LAST_WAIT_S = 2.0
+_SLICE_S = 0.5
+"""How long one wait for the device lasts before somebody looks whether it is still wanted."""
 
 
 def keep(kept: dict[K, V], key: K, value: V) -> None:

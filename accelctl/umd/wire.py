@@ -99,15 +99,16 @@ def request_of(raw: bytes, at: int) -> tuple[int, bytes]:
     return request, raw[end:]
 
 
-def batch_of(raw: bytes) -> tuple[int, list[bytes]] | None:
-    """session_id and the ops of a BatchOpRequest, still as bytes; None where it looks unusual."""
+def batch_of(raw: bytes, most: int) -> tuple[int, list[bytes]] | None:
+    """session_id and the ops of a BatchOpRequest, still as bytes; None where it looks unusual. Of more than ``most``
+    ops one more is taken off, and the rest left alone."""
     session = at = 0
-    ops = []
+    ops: list[bytes] = []
     end = len(raw)
     try:
         if end and raw[0] == 0x08:
             session, at = read_varint(raw, 1)
-        while at < end:
+        while at < end and len(ops) <= most:
             if raw[at] != 0x12:
                 return None
             length, at = read_varint(raw, at + 1)

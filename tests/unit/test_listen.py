@@ -319,7 +319,7 @@ def test_what_is_no_lock_file_of_ours_is_refused(tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(UsageError, match="no plain file"):
         Claim(str(path), "x")
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="there is no such folder"):
         Claim(str(tmp_path / "nowhere" / "lock"), "x")
 
 

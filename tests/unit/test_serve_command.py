@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -55,6 +58,88 @@ def test_it_says_where_it_listens_and_ends_on_sigterm(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_closed_terminal_stops_it_in_order(tmp_path: Path) -> None:
+    with serve("--listen", f"unix:{tmp_path}/s") as (child, _):
+        child.send_signal(signal.SIGHUP)
+        assert child.wait(20) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_nohup_it_outlives_the_terminal(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with serve("--listen", f"unix:{tmp_path}/s") as (child, said):
+            child.send_signal(signal.SIGHUP)
+            wait_until_ready(str(said["address"]), 10)
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(20) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_without_a_standard_input_it_has_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "accelctl", "serve", "--device", "sim:0", "--stop-on-eof"]
+    line = shlex.join([*command, "--listen", f"unix:{tmp_path}/s"]) + " <&-"
+    done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_that_is_taken_is_one_line(option: str, host: str, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
+        try:
+            taken.bind((host, 0))
+        except OSError:
+            pytest.skip(f"{host} is not on this machine")
+        taken.listen()
+        port = taken.getsockname()[1]
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        other = () if option == "--listen" else ("--listen", f"unix:{tmp_path}/s")
+        done = run_cli("serve", "--device", "sim:0", option, where, *other)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == f"accelctl serve: {where} is taken by another process"
+    assert len(done.stderr.splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metrics_on_an_ipv6_address(tmp_path: Path) -> None:
+    with serve("--listen", f"unix:{tmp_path}/s", "--metrics", "[::1]:0") as (child, said):
+        assert child.stderr is not None
+        if not said:
+            assert "internal" not in child.stderr.read()
+            pytest.skip("::1 is not on this machine")
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        assert str(said["metrics"]).startswith("http://[::1]:")
+        with direct.open(str(said["metrics"]), timeout=10) as answer:
+            assert answer.read().endswith(b"# EOF\n")
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_calls(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for it: write(2) gives EFBIG, as ENOSPC on a disk that is full."""
+    command = [sys.executable, "-m", "accelctl", "serve", "--device", "sim:0", "--stop-on-eof"]
+    command += ["--listen", f"unix:{tmp_path}/s", "--trace", f"{tmp_path}/t"]
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe)
+    try:
+        wait_until_ready(f"unix:{tmp_path}/s", 60, lambda: child.poll() is None)
+        with Client(f"unix:{tmp_path}/s", deadline_s=20) as client, client.session() as session:
+            x = session.alloc((4,), "fp32")
+            limit = (tmp_path / "t").stat().st_size + 10_000
+            resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (limit, limit))
+            for _ in range(50):
+                fence = session.translate(session.request("relu", [x], [x], submit=True)).fence
+            assert session.wait(fence)
+            assert fence == 50
+        _, said = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert child.returncode == 0
+    assert said.decode() == f"no more is traced: {tmp_path}/t: cannot be written (file too large)\n"
+    assert (tmp_path / "t").stat().st_size == limit
+
+
 def test_a_second_one_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     with serve("--listen", f"unix:{tmp_path}/s") as (child, said):
         assert said
@@ -81,6 +166,12 @@ def test_what_a_killed_one_left_is_no_hindrance(tmp_path: Path) -> None:
         (("--device", "sim:9"), 3, "sim:9 is not here"),
         (("--device", "driver=amdgpu"), 2, "named by chip"),
         (("--device", "sim:0", "--metrics", "unix:/x"), 2, "loopback port"),
+        (("--device", "sim:0", "--grace", "inf"), 2, "--grace inf: 0 to 3600 seconds"),
+        (("--device", "sim:0", "--grace", "nan"), 2, "--grace nan: 0 to 3600 seconds"),
+        (("--device", "sim:0", "--grace", "-1"), 2, "--grace -1: 0 to 3600 seconds"),
+        (("--device", "sim:0", "--memory", "0"), 2, "--memory 0"),
+        (("--device", "sim:0", "--memory", "0.1"), 2, "--memory 0.1"),
+        (("--device", "sim:0", "--listen", "unix:/nonexistent/s"), 2, "/nonexistent: there is no such folder"),
     ],
 )
 def test_what_cannot_be_is_one_line(options: tuple[str, ...], code: int, says: str) -> None:
@@ -127,7 +218,8 @@ def test_without_an_accelerator_smoke_says_what_it_looked_for() -> None:
         pytest.skip("an accelerator is here")
     assert done.returncode == 3
     assert "looked for: OpenCL" in done.stderr
-    assert "sim:0" in done.stderr
+    assert "--device sim:0" in done.stderr
+    assert "accelctl smoke --device" not in run_cli("serve").stderr
 
 
 @pytest.mark.parametrize(
@@ -153,7 +245,7 @@ def test_smoke_against_a_service_that_runs() -> None:
         assert other.returncode == 3
         assert "has sim:0, not opencl:0" in other.stderr
     gone = run_cli("smoke", "--target", service.address, "--op", "relu")
-    assert gone.returncode == 1
+    assert gone.returncode == 3
     assert "no service answers" in gone.stderr
 
 
@@ -163,3 +255,26 @@ def test_the_lists() -> None:
     assert all(line.startswith("softmax/") for line in cases)
     devices = json.loads(run_cli("smoke", "--list", "--json").stdout)
     assert {"sim:0"} <= {row["device"] for row in devices["devices"]}
+
+
+def test_the_simulated_chip_does_as_it_is_told(tmp_path: Path) -> None:
+    with (
+        serve("--listen", f"unix:{tmp_path}/s", "--sim", "va_bytes=64M") as (_, said),
+        Client(str(said["address"]), deadline_s=20) as client,
+        client.session(),
+    ):
+        ((space,),) = [one.spaces for one in client.telemetry().sessions]
+        assert space.size_bytes == 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--device", "sim:0", "--sim", "nonsense"), "not KEY=VALUE"),
+        (("--device", "sim:0", "--sim", "colour=red"), "no such option"),
+    ],
+)
+def test_wrong_orders_for_the_simulated_chip(options: tuple[str, ...], says: str) -> None:
+    ended = run_cli("serve", *options)
+    assert ended.returncode == 2
+    assert says in ended.stderr

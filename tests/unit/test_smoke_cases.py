@@ -183,7 +183,7 @@ def check_outputs(trial: Trial) -> None:
 def test_caches_hold_nan_where_nobody_looks() -> None:
     checked = 0
     for trial in trials("attention_decode"):
-        if trial.refusal is not None or trial.case.id.endswith("large-ids"):
+        if trial.refusal is not None or trial.case.id.endswith(("large-ids", "window-nan")):
             continue
         table, lengths = (trial.values[name] for name in ("block_table", "seq_lens"))
         assert table is not None

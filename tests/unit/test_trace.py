@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from accelctl.errors import UsageError
+from accelctl.errors import AccelError, UsageError
 from accelctl.hal.devfile import File, Syscalls
 from accelctl.hal.root import open_root
-from accelctl.hal.trace import LIMIT, Trace, TracedSyscalls, calls_of
+from accelctl.hal.trace import LIMIT, Trace, TracedSyscalls, calls_of, span
 from accelctl.hal.tracedtree import TracedTree
 from accelctl.hal.uapi import drm
 from accelctl.probes.scan import probe
@@ -81,6 +82,29 @@ def test_no_file_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         Trace(str(tmp_path / "none" / "t"))
     assert (tmp_path / "t").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_full_disk_ends_the_trace_and_not_what_is_traced(tmp_path: Path) -> None:
+    trace = Trace(str(tmp_path / "t"))
+    os.close(trace._fd)
+    trace._fd = os.open("/dev/full", os.O_WRONLY)  # every write there gives ENOSPC (full(4))
+    told = [trace.put([span("x", 0, 1, {})]) for _ in range(3)]
+    assert told == [False, True, True]
+    assert trace.lost == f"{tmp_path}/t: cannot be written (no space left on device)"
+    with pytest.raises(AccelError, match="no space left") as caught:
+        trace.close()
+    assert caught.value.exit_code == 7
+
+
+def test_a_trace_that_cannot_even_begin_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(UsageError, match="no space left"):
+            Trace(str(tmp_path / "t"))
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- reads, of `probe --trace` --

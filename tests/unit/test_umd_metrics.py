@@ -1,6 +1,9 @@
 """Metrics of the service: what is counted, and that every OpenMetrics reader can read it."""
 
+import socket
+import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -10,6 +13,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from accelctl.umd import metrics
 from accelctl.umd.metrics import BUCKETS_NS, Endpoint, Histogram, Metrics
 from accelctl.umd.proto import umd_pb2 as pb
+from accelctl.umd.refusal import Refusal
+from tests import umdkit
 
 
 def sample() -> pb.TelemetrySample:
@@ -75,6 +80,86 @@ def test_threads_lose_no_count() -> None:
         thread.join()
     assert counted.hits["add", True] == 8000
     assert counted.stages["add"][-1] == 8000
+
+
+def counts_of(found: pb.TelemetrySample) -> tuple[object, object]:
+    by_op = {one.op: (one.translated, one.launches, one.allocations) for one in found.ops}
+    return by_op, {one.bytes: one.allocations for one in found.size_classes}
+
+
+def test_no_count_goes_back_while_a_session_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with umdkit.service_of() as service:
+        client = umdkit.Client(service)
+        x = client.alloc((4,))
+        client.translate(client.request("relu", [x], {}, [x], submit=True))
+        before = service.telemetry()
+        assert before.ops
+        between: list[pb.TelemetrySample] = []
+        monkeypatch.setattr(service.registrar, "_ended", lambda number: between.append(service.telemetry()))
+        service.destroy_session(pb.SessionRequest(session_id=client.number))
+        found = [*between, service.telemetry()]
+        assert [len(one.sessions) for one in found] == [0, 0]
+        assert [counts_of(one) for one in found] == [counts_of(before)] * 2
+
+
+def test_what_was_refused_is_no_allocation() -> None:
+    with umdkit.service_of() as service:
+        client = umdkit.Client(service)
+        for _ in range(3):
+            with pytest.raises(Refusal):
+                client.alloc((1 << 40,), "uint8")
+        found = service.telemetry()
+    assert list(found.size_classes) == []
+    assert found.sessions[0].pool.misses == 0
+
+
+def test_a_reader_that_goes_away_is_no_trouble(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It resets the connection in the middle of the answer, or of its own request."""
+    asked = threading.Semaphore(0)
+
+    def produce() -> bytes:
+        asked.release()
+        return bytes(32 << 20)  # more than the kernel takes before somebody reads
+
+    endpoint = Endpoint("127.0.0.1", 0, produce)
+    try:
+        for request in (b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /met"):
+            reader = socket.create_connection(("127.0.0.1", endpoint.port))
+            reader.sendall(request)
+            if b"\r\n" in request:
+                assert asked.acquire(timeout=10)
+                assert reader.recv(1)
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reader.close()
+        answered = urllib.request.Request(f"http://127.0.0.1:{endpoint.port}/")
+        with pytest.raises(urllib.error.HTTPError, match="404"):  # so those before it were accepted
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(answered, timeout=5)
+        end = time.monotonic() + 10
+        while any("process_request" in one.name for one in threading.enumerate()) and time.monotonic() < end:
+            time.sleep(0.01)
+    finally:
+        endpoint.close()
+    assert caplog.messages == []
+    assert capfd.readouterr().err == ""
+
+
+def test_metrics_that_cannot_be_made_are_one_line(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def produce() -> bytes:
+        raise RuntimeError("no metrics")
+
+    endpoint = Endpoint("127.0.0.1", 0, produce)
+    try:
+        with socket.create_connection(("127.0.0.1", endpoint.port)) as reader:
+            reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert reader.recv(1) == b""
+    finally:
+        endpoint.close()
+    assert caplog.messages == ["metrics: RuntimeError: no metrics"]
+    assert capfd.readouterr().err == ""
 
 
 def test_the_endpoint_serves_metrics_and_nothing_else() -> None:

@@ -91,7 +91,7 @@ OPS = st.lists(
 @given(U64, OPS)
 def test_a_batch(session: int, ops: list[pb.OpRequest]) -> None:
     raw = pb.BatchOpRequest(session_id=session, ops=ops).SerializeToString()
-    found = wire.batch_of(raw)
+    found = wire.batch_of(raw, 64)
     assert found is not None
     assert found[0] == session
     assert [pb.OpRequest.FromString(one) for one in found[1]] == ops
@@ -100,7 +100,7 @@ def test_a_batch(session: int, ops: list[pb.OpRequest]) -> None:
 @given(st.binary(max_size=60))
 def test_a_batch_of_anything(raw: bytes) -> None:
     """Either it is left to protobuf, or it says the same."""
-    found = wire.batch_of(raw)
+    found = wire.batch_of(raw, 64)
     if found is None:
         return
     try:
@@ -113,6 +113,6 @@ def test_a_batch_of_anything(raw: bytes) -> None:
 
 def test_a_batch_that_ends_too_early() -> None:
     raw = pb.BatchOpRequest(session_id=1, ops=[pb.OpRequest(request_id=5)]).SerializeToString()
-    assert wire.batch_of(raw[:-1]) is None
-    assert wire.batch_of(raw + b"\x12\x85") is None
-    assert wire.batch_of(raw + b"\x18\x01") is None
+    assert wire.batch_of(raw[:-1], 64) is None
+    assert wire.batch_of(raw + b"\x12\x85", 64) is None
+    assert wire.batch_of(raw + b"\x18\x01", 64) is None

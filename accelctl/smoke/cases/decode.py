@@ -85,6 +85,7 @@ def cases() -> list[Case]:
     ):
         book.add(name, _plan(plan), corner=corner)
     book.add("shared-block", _shared, corner="one block serves two sequences")
+    book.add("window-nan", _window_nan, corner="what lies before the window, NaN and blocks that are gone, is not read")
     book.add("caches-apart", _apart, corner="keys and values interleaved in one allocation")
     book.add("heads-first", _heads_first, corner="a cache with heads outside slots in memory")
     book.add("large-ids", _large_ids(8, 1), ("fp16",), "32768 blocks, the last ones used")
@@ -116,6 +117,18 @@ def _shared(m: Maker) -> Made:
     table = np.array(made.inputs["block_table"])
     table[1, 0] = table[0, 0]
     return made._replace(inputs={**made.inputs, "block_table": table})
+
+
+def _window_nan(m: Maker) -> Made:
+    """NaN in the tokens before the window; the table has forgotten the blocks that have only such."""
+    made = build(m, Plan((9, 12, 3), attrs={"window": "3"}))
+    keys, values, table = (np.array(made.inputs[name]) for name in ("k_cache", "v_cache", "block_table"))
+    for row, length in enumerate((9, 12)):
+        for token in range(length - 3):
+            place = table[row, token // 4], token % 4
+            keys[place], values[place] = np.nan, np.nan
+        table[row, : (length - 3) // 4] = -1
+    return made._replace(inputs={**made.inputs, "k_cache": keys, "v_cache": values, "block_table": table})
 
 
 def _apart(m: Maker) -> Made:

@@ -59,6 +59,7 @@ def _pytorch(book: Book) -> None:
 
 def _layer_values(book: Book) -> None:
     book.add("constant-row", _constant, corner="a constant row gives the bias")
+    book.add("constant-rows", _constants, ("fp32",), "a mean that is rounded is not the number that all of a row are")
     book.add("mean-1000", _far, corner="mean 1000, deviation 1: a variance in one pass loses everything")
     book.add("small-variance", _layer((4, 96), -1, True, True, spread=1e-3), corner="eps is below the root")
     book.add("inf-and-nan", _not_finite, corner="inf or NaN in a row makes that row NaN, and no other")
@@ -74,6 +75,11 @@ def _layer_values(book: Book) -> None:
 
 def _constant(m: Maker) -> Made:
     return made(_EPS, X=m.full(3, 2, 5), scale=m.normal(5), B=m.normal(5))
+
+
+def _constants(m: Maker) -> Made:
+    rows = np.array([[100.3], [4097.1], [-1000.7], [1e-3]])
+    return made(_EPS, X=m.values(np.repeat(rows, 768, 1)), scale=m.normal(768))
 
 
 def _far(m: Maker) -> Made:
@@ -154,6 +160,7 @@ def _fused(x: Shape, outputs: Mapping[str, Wish] | None = None) -> Make:
 
 def _rms_values(book: Book) -> None:
     book.add("zero-row", _zero_row, corner="a zero row gives 0")
+    book.add("tiny-eps", _tiny_eps, ("fp32",), "an eps below fp32 is not 0: a zero row gives 0")
     book.add("60000", _large, ("fp16",), corner="squares of 60000 do not overflow")
     book.add("small", _rms((4, 96), spread=1e-3, eps="1e-05"), corner="eps is below the root")
     book.add("eps-1e-5", _rms((5, 40), eps="1e-05"), corner="the eps of other models")
@@ -169,6 +176,10 @@ def _zero_row(m: Maker) -> Made:
     x = m.normal(3, 8)
     x[1] = 0
     return made({"epsilon": "1e-06"}, X=x, scale=m.normal(8))
+
+
+def _tiny_eps(m: Maker) -> Made:
+    return made({"epsilon": "1e-50"}, X=m.full(0, 2, 8), scale=m.normal(8))
 
 
 def _large(m: Maker) -> Made:

@@ -138,6 +138,9 @@ def _values(book: Book) -> None:
     book.add("no-queries", _qkv((2, 1), 0, 5, 8, {}), corner="L = 0 gives nothing")
     book.add("large-scores", _large, corner="scores above 65504: they are kept in fp32")
     book.add("negative-scores", _negative, corner="hidden keys with high scores never count")
+    for name, attrs in (("upper-left", {"causal": "upper_left"}), ("window", {"causal": "lower_right", "window": "2"})):
+        book.add(f"hidden-nan-{name}", _hidden_nan(attrs), corner="what a hidden key holds, NaN and inf, takes no part")
+    book.add("hidden-nan-mask", _hidden_nan_mask, corner="nor does what a mask hides")
 
 
 def _large(m: Maker) -> Made:
@@ -154,6 +157,29 @@ def _negative(m: Maker) -> Made:
     k[:, 1, 0] = -65
     mask = m.values([[1, 1, 1, 0, 0, 0]], dtype="uint8")
     return Made({"Q": q, "K": k, "V": m.normal(2, 6, 8), "mask": mask}, outputs=_LSE)
+
+
+def _hidden_nan(attrs: Attrs) -> Make:
+    """Keys and values of tokens that no query sees, and of some that only late ones see."""
+
+    def make(m: Maker) -> Made:
+        inputs = _inputs(m, 0)
+        inputs["K"][:, 0], inputs["V"][:, 0] = np.nan, np.nan
+        inputs["V"][:, 1], inputs["V"][:, 4], inputs["K"][:, 5] = np.inf, -np.inf, np.nan
+        if "window" not in attrs:
+            inputs["K"][:, 0], inputs["V"][:, 0] = 1, 1
+        return Made(inputs, attrs, _LSE)
+
+    return make
+
+
+def _hidden_nan_mask(m: Maker) -> Made:
+    inputs = _inputs(m)
+    inputs["V"][:, :, 2], inputs["V"][:, 1, 4] = np.nan, np.inf
+    return Made(
+        {**inputs, "mask": m.values([[1, 1, 0, 1, 0, 1], [1, 0, 0, 1, 0, 0], [1, 1, 1, 0, 0, 1]], dtype="uint8")},
+        outputs=_LSE,
+    )
 
 
 def _layouts(book: Book) -> None:

@@ -30,6 +30,9 @@ def cases() -> list[Case]:
         book.add(f"{style}-batch", _plain((5, 11, 17, 64), style), corner="[batch, tokens, heads, dim]")
         book.add(f"{style}-base-500000", _plain((7, 2, 64), style, base="500000.0"), corner="another base")
         book.add(f"{style}-far", _plain((6, 2, 64), style, first=4000), corner="beyond 2048 an angle in half is wrong")
+        for most in (100_000, 2**31 - 1):
+            far = _plain((6, 2, 64), style, most=most, first=most // 2)
+            book.add(f"{style}-up-to-{most}", far, ("fp32",), "an angle in fp32 is wrong by 1e-3 at 100000")
         book.add(f"{style}-identity", _zero(style), corner="position 0 changes nothing")
         book.add(f"{style}-padded", _padded(style), corner="sliced out of a wider tensor")
         book.add(f"{style}-heads-first", _heads_first(style), corner="heads outside tokens in memory")

@@ -128,10 +128,16 @@ def _align_values(book: Book) -> None:
     book.add("padded", _align(33, 8, 2, 16, padded=True), ("int32",), "the buffer is a multiple of the block")
     book.add("one-expert", _one_expert, ("int32",), "one expert takes all; the others take no block")
     book.add("strided", _strided_ids, ("int32",), "ids with gaps")
+    book.add("unknown-experts", _unknown, ("int32",), "slots of an expert that there is not are left out")
 
 
 def _one_expert(m: Maker) -> Made:
     return made({"num_experts": "6", "block_size": "4"}, topk_ids=m.full(3, 9, 1))
+
+
+def _unknown(m: Maker) -> Made:
+    ids = m.values([[0, 9], [-1, 2], [8, 2], [-(2**31), 2**31 - 1]], dtype="int32")
+    return made({"num_experts": "8", "block_size": "2"}, topk_ids=ids)
 
 
 def _strided_ids(m: Maker) -> Made:

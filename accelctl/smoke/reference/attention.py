@@ -13,7 +13,7 @@ from accelctl.smoke.reference.common import Inputs, Outputs, exact, need, real, 
 
 def attend(q: Array, k: Array, v: Array, bias: Array, attrs: Attrs) -> tuple[Array, Array]:
     """Output and log-sum-exp of queries [.., L, E] over keys [.., S, E] and values [.., S, F]. ``bias`` is added after
-    the soft cap, -inf hides a key whatever its score. A row that sees nothing gives 0, and -inf."""
+    the soft cap, -inf hides a key whatever its score and its value. A row that sees nothing gives 0, and -inf."""
     scale = real(attrs, "scale") or 1.0 / math.sqrt(q.shape[-1] or 1)
     cap = real(attrs, "softcap")
     scores = np.matmul(q, np.swapaxes(k, -1, -2)) * scale
@@ -24,8 +24,16 @@ def attend(q: Array, k: Array, v: Array, bias: Array, attrs: Attrs) -> tuple[Arr
         seen = ~np.isneginf(top)
         powers = np.where(seen, np.exp(scores - np.where(seen, top, 0.0)), 0.0)
         total = powers.sum(axis=-1, keepdims=True)
-        out = np.matmul(powers, v) / np.where(seen, total, 1.0)
+        out = _sum(powers, v, ~np.isneginf(scores)) / np.where(seen, total, 1.0)
         return out, np.where(seen, top + np.log(total), -np.inf)[..., 0]
+
+
+def _sum(powers: Array, v: Array, seen: Array) -> Array:
+    """Powers times values, of the keys that are seen: 0 x NaN of another one must not count."""
+    if np.isfinite(v).all():
+        return np.asarray(np.matmul(powers, v))
+    terms = powers[..., None] * v[..., None, :, :]
+    return np.asarray(np.where(seen[..., None], terms, 0.0).sum(axis=-2))
 
 
 def visible(rows: int, columns: int, causal: object, width: int) -> Array:

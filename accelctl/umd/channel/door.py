@@ -31,17 +31,20 @@ TOKEN_LIFE_S = 10.0
 HELLO_S = 2.0
 """How long a new connection may take to show its token."""
 MAX_CHANNELS = 256
+MAX_OF_ONE = 32
+"""Channels of one session, and tokens that it has not used yet: no session shuts out the others."""
 _JOIN_S = 5.0
 
 
 class Guest(NamedTuple):
-    """Whom a token lets in: its session, how the session's tensors are found (see transfer.Place, Placed), and whether
-    their memory is slow to read back (transfer.Receiver)."""
+    """Whom a token lets in: its session, how the session's tensors are found (see transfer.Place, Placed), whether
+    their memory is slow to read back (transfer.Receiver), and who is told of bytes that came (in) and went (out)."""
 
     session: int
     place: Place
     done: Placed | None = None
     staged: bool = False
+    moved: Callable[[str, int], None] = lambda direction, count: None
 
 
 class Door:
@@ -72,6 +75,10 @@ class Door:
             self._tokens = {key: entry for key, entry in self._tokens.items() if entry[0] > now}
             if self._closed or len(self._tokens) + len(self._threads) >= self._max:
                 raise AccelError(f"{self._max} data channels are open already", kind="out_of_resources")
+            owners = [one.session for _, one in self._tokens.values()] + [whose for _, whose in self._threads.values()]
+            if owners.count(guest.session) >= MAX_OF_ONE:
+                text = f"{MAX_OF_ONE} data channels of this session are open or were asked for already"
+                raise AccelError(text, kind="out_of_resources")
             self._tokens[token] = (now + TOKEN_LIFE_S, guest)
         return token
 
@@ -229,6 +236,7 @@ class Host:
 
     def _put(self, message: Message) -> None:
         got = self._receiver.receive(Placing(message.transfer, self._guest.place, self._guest.done), message.a)
+        self._guest.moved("in", got.bytes)
         why = got.why
         if not got.refused and got.bytes != message.b:
             why = f"{got.bytes} bytes came, {message.b} were announced"
@@ -246,6 +254,7 @@ class Host:
         try:
             if answer.kind is Kind.DONE:
                 self._sender.send(message.transfer, sources)
+                self._guest.moved("out", answer.a)
         finally:
             for view in (*(source.data for source in sources), *views.values()):
                 view.release()

@@ -226,6 +226,8 @@ class Placing(Sink):
         self._place, self._done = place, done
         self._views: dict[int, memoryview] = {}
         self._placed: list[int] = []
+        self._unplaced: dict[int, str] = {}
+        """Tensors that could not be had, and why: finding that out can take a while, so it is found out once."""
 
     def target(self, chunk: Chunk) -> memoryview:
         """Inside the tensor."""
@@ -235,7 +237,13 @@ class Placing(Sink):
         return within(view, chunk.tensor_id, chunk.offset, chunk.length)
 
     def _new(self, tensor_id: int) -> memoryview:
-        whole, size = self._place(tensor_id)
+        if tensor_id in self._unplaced:
+            raise ValueError(self._unplaced[tensor_id])
+        try:
+            whole, size = self._place(tensor_id)
+        except (AccelError, LookupError) as error:
+            self._unplaced[tensor_id] = str(error)
+            raise
         self._placed.append(tensor_id)
         view = bytes_of(whole, size, tensor_id)
         if view.readonly and size:

@@ -14,7 +14,7 @@ from accelctl.umd.pipeline.infer import graph_of, outputs_of
 from accelctl.umd.pipeline.instantiate import Plan, Slot, blobs_of, plan_of
 from accelctl.umd.pipeline.lower import recipes
 from accelctl.umd.pipeline.route import route
-from accelctl.umd.pipeline.validate import INPUTS, OUTPUTS, Names, Taken, ask_of, take_names
+from accelctl.umd.pipeline.validate import INPUTS, OUTPUTS, Names, Taken, ask_of, key_of, take_names
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import Refusal
 from accelctl.umd.session import Kept, Known, Session, keep
@@ -42,7 +42,7 @@ def translate(session: Session, request: pb.OpRequest) -> Made:
     submit = request.submit
     if submit:
         request.submit = False
-    key = request.SerializeToString(deterministic=True)
+    key = key_of(request, taken)
     plan = session.plans.get(key)
     if plan is None:
         plan, stages = _planned(session.chip, key, request, taken, NOTHING)
@@ -81,7 +81,7 @@ def _scratch(session: Session, size: int) -> int:
 
 
 def _variant(
-    session: Session, request: pb.OpRequest, key: bytes, through: frozenset[int], taken: Taken
+    session: Session, request: pb.OpRequest, key: Hashable, through: frozenset[int], taken: Taken
 ) -> tuple[Plan, Sequence[int]]:
     """The plan for results that lie over operands, and what making it took (zeros: it was there)."""
     found = session.plans.get((key, through))

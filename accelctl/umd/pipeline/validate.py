@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,16 +30,29 @@ class Taken(NamedTuple):
 
 
 _MOST_ATTRS = 64
+_LONGEST_ATTR = 256
+"""Characters of a value. The text of a request is part of what its plan is found by, so it is kept with it."""
 INPUTS = tuple(f"inputs[{index}]" for index in range(16))
 OUTPUTS = tuple(f"outputs[{index}]" for index in range(16))
 """Names of fields. Made once: they are needed for every request, and said for few."""
 
 
 def take_names(request: pb.OpRequest) -> Taken:
-    """Where inputs and outputs are said to lie; taken out of the request, which then describes only what is computed.
-    Its bytes are what a plan is found by."""
+    """Where inputs and outputs are said to lie; taken out of the request, which then says only what is computed."""
     inputs, outputs = list(request.inputs), list(request.outputs)
     return Taken(inputs, outputs, _names(inputs), _names(outputs))
+
+
+def key_of(request: pb.OpRequest, taken: Taken) -> Hashable:
+    """What the plan of a request without its places is found by: its bytes, and, for ops whose caller may leave outputs
+    out, which of them have a place: that alone makes one wanted."""
+    raw = request.SerializeToString(deterministic=True)
+    if request.op_type in _WITH_OPTIONAL_OUTPUTS:
+        return raw, tuple([name != (0, 0) for name in taken.output_names])
+    return raw
+
+
+_WITH_OPTIONAL_OUTPUTS = frozenset(code for code, op in OPS.items() if any(operand.optional for operand in op.outputs))
 
 
 def _names(tensors: list[pb.TensorDesc]) -> Names:
@@ -69,6 +82,9 @@ def attributes(op: Op, request: pb.OpRequest) -> Mapping[str, Value]:
         return _defaults(op.name)
     if len(request.attrs) > _MOST_ATTRS:
         raise Refusal("attrs", f"{len(request.attrs)} attributes: no op has so many")
+    for name, value in request.attrs.items():
+        if len(value) > _LONGEST_ATTR:
+            raise Refusal(f"attrs[{name[:60]!r}]", f"{len(value)} characters: at most {_LONGEST_ATTR} are possible")
     return _parsed(op, request.attrs)
 
 

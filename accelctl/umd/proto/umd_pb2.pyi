@@ -402,6 +402,34 @@ class PoolLevel(_message.Message):
     fragmentation: float
     def __init__(self, in_use_bytes: _Optional[int] = ..., cached_bytes: _Optional[int] = ..., asked_bytes: _Optional[int] = ..., high_water_bytes: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., fragmentation: _Optional[float] = ...) -> None: ...
 
+class SpaceRange(_message.Message):
+    __slots__ = ("start", "bytes", "reserved")
+    START_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    bytes: int
+    reserved: bool
+    def __init__(self, start: _Optional[int] = ..., bytes: _Optional[int] = ..., reserved: bool = ...) -> None: ...
+
+class SpaceLevel(_message.Message):
+    __slots__ = ("base", "size_bytes", "reserved_bytes", "mapped_bytes", "free_bytes", "largest_hole_bytes", "ranges")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_HOLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    size_bytes: int
+    reserved_bytes: int
+    mapped_bytes: int
+    free_bytes: int
+    largest_hole_bytes: int
+    ranges: _containers.RepeatedCompositeFieldContainer[SpaceRange]
+    def __init__(self, base: _Optional[int] = ..., size_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., largest_hole_bytes: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[SpaceRange, _Mapping]]] = ...) -> None: ...
+
 class SizeClass(_message.Message):
     __slots__ = ("bytes", "allocations", "frees")
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -431,7 +459,7 @@ class OpCount(_message.Message):
     def __init__(self, op: _Optional[str] = ..., translated: _Optional[int] = ..., cache_hits: _Optional[int] = ..., launches: _Optional[int] = ..., errors: _Optional[int] = ..., allocations: _Optional[int] = ..., frees: _Optional[int] = ...) -> None: ...
 
 class SessionLevel(_message.Message):
-    __slots__ = ("session_id", "client", "age_ms", "tensors", "pool", "queue_depth", "in_flight", "queue_state", "cached_translations", "submitted_fence", "passed_fence")
+    __slots__ = ("session_id", "client", "age_ms", "tensors", "pool", "queue_depth", "in_flight", "queue_state", "cached_translations", "submitted_fence", "passed_fence", "spaces", "flown_ns", "busy_ns", "stalled_ns", "ops", "size_classes")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +471,12 @@ class SessionLevel(_message.Message):
     CACHED_TRANSLATIONS_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_FENCE_FIELD_NUMBER: _ClassVar[int]
     PASSED_FENCE_FIELD_NUMBER: _ClassVar[int]
+    SPACES_FIELD_NUMBER: _ClassVar[int]
+    FLOWN_NS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    STALLED_NS_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_CLASSES_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     client: str
     age_ms: int
@@ -454,10 +488,16 @@ class SessionLevel(_message.Message):
     cached_translations: int
     submitted_fence: int
     passed_fence: int
-    def __init__(self, session_id: _Optional[int] = ..., client: _Optional[str] = ..., age_ms: _Optional[int] = ..., tensors: _Optional[int] = ..., pool: _Optional[_Union[PoolLevel, _Mapping]] = ..., queue_depth: _Optional[int] = ..., in_flight: _Optional[int] = ..., queue_state: _Optional[str] = ..., cached_translations: _Optional[int] = ..., submitted_fence: _Optional[int] = ..., passed_fence: _Optional[int] = ...) -> None: ...
+    spaces: _containers.RepeatedCompositeFieldContainer[SpaceLevel]
+    flown_ns: int
+    busy_ns: int
+    stalled_ns: int
+    ops: _containers.RepeatedCompositeFieldContainer[OpCount]
+    size_classes: _containers.RepeatedCompositeFieldContainer[SizeClass]
+    def __init__(self, session_id: _Optional[int] = ..., client: _Optional[str] = ..., age_ms: _Optional[int] = ..., tensors: _Optional[int] = ..., pool: _Optional[_Union[PoolLevel, _Mapping]] = ..., queue_depth: _Optional[int] = ..., in_flight: _Optional[int] = ..., queue_state: _Optional[str] = ..., cached_translations: _Optional[int] = ..., submitted_fence: _Optional[int] = ..., passed_fence: _Optional[int] = ..., spaces: _Optional[_Iterable[_Union[SpaceLevel, _Mapping]]] = ..., flown_ns: _Optional[int] = ..., busy_ns: _Optional[int] = ..., stalled_ns: _Optional[int] = ..., ops: _Optional[_Iterable[_Union[OpCount, _Mapping]]] = ..., size_classes: _Optional[_Iterable[_Union[SizeClass, _Mapping]]] = ...) -> None: ...
 
 class TelemetrySample(_message.Message):
-    __slots__ = ("taken_ns", "uptime_ms", "sessions", "ops", "size_classes", "sessions_created", "sessions_expired")
+    __slots__ = ("taken_ns", "uptime_ms", "sessions", "ops", "size_classes", "sessions_created", "sessions_expired", "held_bytes", "limit_bytes")
     TAKEN_NS_FIELD_NUMBER: _ClassVar[int]
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -465,6 +505,8 @@ class TelemetrySample(_message.Message):
     SIZE_CLASSES_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_CREATED_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     taken_ns: int
     uptime_ms: int
     sessions: _containers.RepeatedCompositeFieldContainer[SessionLevel]
@@ -472,4 +514,6 @@ class TelemetrySample(_message.Message):
     size_classes: _containers.RepeatedCompositeFieldContainer[SizeClass]
     sessions_created: int
     sessions_expired: int
-    def __init__(self, taken_ns: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[SessionLevel, _Mapping]]] = ..., ops: _Optional[_Iterable[_Union[OpCount, _Mapping]]] = ..., size_classes: _Optional[_Iterable[_Union[SizeClass, _Mapping]]] = ..., sessions_created: _Optional[int] = ..., sessions_expired: _Optional[int] = ...) -> None: ...
+    held_bytes: int
+    limit_bytes: int
+    def __init__(self, taken_ns: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[SessionLevel, _Mapping]]] = ..., ops: _Optional[_Iterable[_Union[OpCount, _Mapping]]] = ..., size_classes: _Optional[_Iterable[_Union[SizeClass, _Mapping]]] = ..., sessions_created: _Optional[int] = ..., sessions_expired: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
