@@ -37,6 +37,8 @@ COMMANDS: dict[str, Row] = {
     "watch": Row(
         "accelctl.commands.watch", "watch", "print devices that come, go, change or fail, as it happens", _LOOK
     ),
+    "export": Row("accelctl.commands.export", "export", "numbers of devices and services, for a collector", _LOOK),
+    "top": Row("accelctl.commands.top", "top", "live memory pools, queues, address spaces and processes", _LOOK),
     "stress": Row(
         "accelctl.commands.stress",
         "stress",

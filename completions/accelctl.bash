@@ -28,7 +28,7 @@ _accelctl() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         next="${path:+$path }${COMP_WORDS[i]}"
         case $next in
-        "probe"|"watch"|"stress"|"serve"|"smoke"|"explain"|"capture"|"config"|"completion") path=$next ;;
+        "probe"|"watch"|"export"|"top"|"stress"|"serve"|"smoke"|"explain"|"capture"|"config"|"completion") path=$next ;;
         esac
     done
     case "$path":$prev in
@@ -45,6 +45,22 @@ _accelctl() {
         "watch":--device) _accelctl_devices; return ;;
         "watch":--count) :; return ;;
         "watch":--duration) :; return ;;
+        "export":--listen) :; return ;;
+        "export":--device) _accelctl_devices; return ;;
+        "export":--service) :; return ;;
+        "export":--period) :; return ;;
+        "export":--count) :; return ;;
+        "top":--device) _accelctl_devices; return ;;
+        "top":--service) :; return ;;
+        "top":--replay) _accelctl_files; return ;;
+        "top":--speed) :; return ;;
+        "top":--period) :; return ;;
+        "top":--budget) :; return ;;
+        "top":--screen) :; return ;;
+        "top":--record) _accelctl_files; return ;;
+        "top":--screenshot) _accelctl_files; return ;;
+        "top":--size) :; return ;;
+        "top":--ticks) :; return ;;
         "stress":--device) _accelctl_devices; return ;;
         "stress":--peer) _accelctl_devices; return ;;
         "stress":--lifecycle) :; return ;;
@@ -73,6 +89,8 @@ _accelctl() {
         "serve":--keepalive) :; return ;;
         "serve":--memory) :; return ;;
         "serve":--grace) :; return ;;
+        "serve":--trace) _accelctl_files; return ;;
+        "serve":--sim) :; return ;;
         "smoke":--device) :; return ;;
         "smoke":--target) :; return ;;
         "smoke":--op) :; return ;;
@@ -80,18 +98,22 @@ _accelctl() {
         "smoke":--case) :; return ;;
         "smoke":--seed) :; return ;;
         "smoke":--junit) _accelctl_files; return ;;
+        "smoke":--trace) _accelctl_files; return ;;
+        "smoke":--save) _accelctl_files; return ;;
         "capture":--root) _accelctl_files; return ;;
         "capture":--key) _accelctl_files; return ;;
         "capture":--kmsg) _accelctl_files; return ;;
         *:--color) _accelctl_words "auto always never"; return ;;
     esac
     case $path in
-        "") _accelctl_words "probe watch stress serve smoke explain capture config completion help -h --help --version --ascii --color --debug --no-config" ;;
+        "") _accelctl_words "probe watch export top stress serve smoke explain capture config completion help -h --help --version --ascii --color --debug --no-config" ;;
         "probe") if [[ $cur == -* ]]; then _accelctl_words "--root --device --allow-wake --kmsg --json --no-evidence --brief --why --junit --fail-on --trace --expect --save-expect --diff -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "watch") if [[ $cur == -* ]]; then _accelctl_words "--json --device --count --duration --no-kmsg --poll -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "export") if [[ $cur == -* ]]; then _accelctl_words "--once --listen --device --service --demo --period --count -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "top") if [[ $cur == -* ]]; then _accelctl_words "--device --service --demo --replay --speed --period --budget --screen --mouse --no-mouse --once --json --record --screenshot --size --ticks -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "stress") if [[ $cur == -* ]]; then _accelctl_words "--device --peer --lifecycle --list --sim --cycles --duration --workers --threads --seed --bytes-limit --sizes --hold --order --touch --va --va-limit --replay --fault --limit --sweep --sweep-kernel --kill --kmemleak --unproven --shared --allow-wake --disruptive --no-ledger --books --json --junit --trace -h --help --ascii --color --debug --no-config"; else :; fi ;;
-        "serve") if [[ $cur == -* ]]; then _accelctl_words "--device --listen --metrics --keepalive --memory --grace --stop-on-eof --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
-        "smoke") if [[ $cur == -* ]]; then _accelctl_words "--device --target --op --dtype --case --long --model --no-model --seed --list --list-cases --json --junit -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "serve") if [[ $cur == -* ]]; then _accelctl_words "--device --listen --metrics --keepalive --memory --grace --stop-on-eof --trace --sim --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "smoke") if [[ $cur == -* ]]; then _accelctl_words "--device --target --op --dtype --case --long --model --no-model --seed --list --list-cases --json --junit --trace --save -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "explain") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "capture") if [[ $cur == -* ]]; then _accelctl_words "--force --root --key --kmsg --allow-wake -h --help --ascii --color --debug --no-config"; else _accelctl_files; fi ;;
         "config") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;

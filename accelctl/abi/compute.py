@@ -90,4 +90,4 @@ def _default() -> Found:
     text = f"no accelerator that computes is here; looked for: {LOOKED_FOR}"
     text += f"; by name only: {others}" if others else ""
     text += f"; not usable: {'; '.join(problems)}" if problems else ""
-    raise NoDeviceError(text, "accelctl smoke --device sim:0 (simulated)")
+    raise NoDeviceError(text, "--device sim:0 (simulated)")

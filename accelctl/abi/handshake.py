@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from accelctl.abi.lifecycle import Memory
     from accelctl.abi.ops import Ops
     from accelctl.abi.queue import Queue
+    from accelctl.abi.telemetry import Telemetry
 
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "memory": {"open": ("target", "env")},
     "queue": {"nop": (), "open": ("session", "depth")},
     "ops": {"devices": (), "templates": (), "lifecycle": (), "open": ("session", "depth")},
+    "telemetry": {"open": ("seat",)},
 }
 """Contract -> method -> the arguments it is called with, by position."""
 
@@ -39,6 +41,7 @@ class Chip(NamedTuple):
     queue: Queue | None
     ops: Ops | None
     origin: str
+    telemetry: Telemetry | None = None
 
 
 class Given(NamedTuple):
@@ -85,8 +88,15 @@ def check(given: Given, who: str, origin: str, abi: int | None) -> Chip:
         raise AbiError(f"{who}: its manifest says ABI {manifest.abi}, the table of chips says {abi}")
     for name in (*CONTRACTS, *LATER):
         _check_contract(name, given, who)
-    memory, queue, ops = (given.contracts.get(name) for name in CONTRACTS)
-    return Chip(manifest, cast("Memory | None", memory), cast("Queue | None", queue), cast("Ops | None", ops), origin)
+    found = given.contracts
+    return Chip(
+        manifest,
+        cast("Memory | None", found.get("memory")),
+        cast("Queue | None", found.get("queue")),
+        cast("Ops | None", found.get("ops")),
+        origin,
+        cast("Telemetry | None", found.get("telemetry")),
+    )
 
 
 def _check_contract(name: str, given: Given, who: str) -> None:

@@ -23,13 +23,13 @@ HISTORY: dict[int, Change] = {
     1: Change(
         "0.1.0",
         "Memory: lifecycles as lists of stages, counters, census. Queue: rings, fence points. Ops: op set, instruction "
-        "blob, kernel templates. Manifest, handshake.",
+        "blob, kernel templates. Manifest, handshake. Telemetry: gauges of devices.",
     ),
 }
 
-CONTRACTS = ("memory", "queue", "ops")
+CONTRACTS = ("memory", "queue", "ops", "telemetry")
 """Contracts of this ABI: who claims one gives its object to ``Registry.register``."""
-LATER = ("schedule", "telemetry")
+LATER = ("schedule",)
 """Contracts whose names are taken, for an ABI to come: nobody can claim them yet."""
 
 FEATURES: dict[str, str] = {
@@ -37,7 +37,7 @@ FEATURES: dict[str, str] = {
     "queue": "takes work and says when it is done (abi.queue.Queue)",
     "ops": "computes operators (abi.ops.Ops)",
     "schedule": "runs lists of translated operators at once",
-    "telemetry": "reports pools, queues, clocks and temperatures",
+    "telemetry": "tells memory, load, clocks, pools and queues of a device (abi.telemetry.Telemetry)",
     "host_map": "maps pages of the user's own memory for the device",
     "peer_map": "maps one object on a second device as well",
     "export": "gives an object out as dma-buf",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from accelctl.hal import drmfdinfo
 from accelctl.hal.root import SysRoot
 
 KINDS = ("dmabuf", "sync_file", "syncobj", "drm", "nvidia", "memfd", "device", "other")
@@ -29,7 +30,6 @@ _LINKS = (
     ("device", ("/dev/kfd", "/dev/vfio/", "/dev/iommu", "/dev/dma_heap/", "/dev/udmabuf", "anon_inode:[vfio-device]")),
 )
 _MAP = re.compile(r"^[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][ps] [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+(?: +(.*))?$", re.A | re.M)
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 _LARGEST = 1 << 64
 
 
@@ -59,6 +59,34 @@ def parse_maps(text: str) -> dict[str, int]:
     return counts
 
 
+_BEHIND = ("/dev/", "dmabuf", "/drm mm object", "anon_inode:i915.gem")
+
+
+def mappings(text: str) -> dict[tuple[str, int], int]:
+    """(name, inode) -> bytes, of the mappings in /proc/PID/maps behind which a device or a buffer may stand. A program
+    has hundreds of others, so lines are looked for rather than looked at."""
+    found: dict[tuple[str, int], int] = {}
+    for start in sorted(_lines_with(text, _BEHIND)):
+        end = text.find("\n", start)
+        words = text[start : end if end >= 0 else len(text)].split(None, 5)
+        first, dash, last = words[0].partition("-")
+        if len(words) == 6 and dash and words[4].isascii() and words[4].isdigit():
+            at = words[5], int(words[4])
+            found[at] = found.get(at, 0) + int(last, 16) - int(first, 16)
+    return found
+
+
+def _lines_with(text: str, marks: Iterable[str]) -> set[int]:
+    starts = set()
+    for mark in marks:
+        at = text.find(mark)
+        while at >= 0:
+            starts.add(text.rfind("\n", 0, at) + 1)
+            end = text.find("\n", at)
+            at = text.find(mark, end) if end >= 0 else -1
+    return starts
+
+
 def of(pid: int | None) -> str:
     """The folder of a process below the root; None: of whoever reads."""
     return f"proc/{pid or 'self'}"
@@ -75,6 +103,38 @@ def links(root: SysRoot, pid: int | None = None) -> Iterator[tuple[str, str]]:
             yield number, root.tree.readlink(f"{folder}/{number}")
         except FileNotFoundError:
             continue
+
+
+BORING = (
+    "/dev/null", "/dev/pts/", "/dev/ptmx", "/dev/tty", "/dev/console", "/dev/shm/", "/dev/urandom", "/dev/random",
+)  # fmt: skip
+"""Devices that nearly every process has open and that are no accelerator's."""
+
+
+def may_be_device(link: str) -> bool:
+    """Whether a link or a mapping's name is worth a closer look. The text alone decides nothing: in another mount
+    namespace the same text may be another device and the same device another text."""
+    return "/dev/" in link and not link.startswith(BORING)
+
+
+def device_links(root: SysRoot, folder: str) -> dict[str, str]:
+    """Number -> link, of open files that may be a device or a dma-buf; the others are not even stat'ed.
+
+    Raises OSError where ``folder`` cannot be listed.
+    """
+    readlink = root.tree.readlink
+    found = {}
+    for number in root.tree.listdir(folder):
+        try:
+            text = readlink(f"{folder}/{number}")
+        except FileNotFoundError:
+            continue
+        if "/dev/" in text:
+            if not text.startswith(BORING):
+                found[number] = text
+        elif "dmabuf" in text:
+            found[number] = text
+    return found
 
 
 def counts(links: Iterable[str]) -> Counter[str]:
@@ -100,28 +160,26 @@ class DrmFile(NamedTuple):
     """"total-vram", "resident-gtt", ... -> bytes"""
 
 
-_SIZE = re.compile(r"(\d{1,20})(?: (KiB|MiB))?", re.ASCII)
-_MEMORY = re.compile(r"drm-((?:total|resident)-[!-~]+)")
-
-
 def parse_drm(text: str) -> DrmFile | None:
-    """The fdinfo of a DRM file; None where the driver prints no drm- lines."""
+    """The fdinfo of a DRM file; None where the driver prints no drm- lines. :mod:`drmfdinfo` says more, and forgives
+    more: a book must not be added up from what was not understood."""
     fields = parse_fields(text)
-    if "drm-driver" not in fields:
+    found = drmfdinfo.parse(text) if "drm-driver" in fields else None
+    if found is None:
         return None
-    client = fields.get("drm-client-id", "")
-    if not client.isascii() or not client.isdigit():
+    if not found.client_id:
         raise ValueError("drm fdinfo without a client id")
     sizes: dict[str, int] = {}
-    for name, value in fields.items():
-        match = _MEMORY.fullmatch(name)
-        if match is None:
+    for name in fields:
+        kind, _, region = name.removeprefix("drm-").partition("-")
+        if not name.startswith("drm-") or kind not in ("total", "resident") or region.startswith("cycles-"):
             continue
-        number = _SIZE.fullmatch(value)
-        if number is None:
-            raise ValueError(f"{name}: not a size: {value[:40]!r}")
-        sizes[match[1]] = int(number[1]) * _UNITS[number[2] or ""]
-    return DrmFile((fields.get("drm-pdev") or fields["drm-driver"], client), sizes)
+        if name in found.unknown:
+            raise ValueError(f"{name}: not a size: {fields[name][:40]!r}")
+        size = getattr(found.regions.get(region), kind, None)
+        if size is not None:
+            sizes[f"{kind}-{region}"] = size
+    return DrmFile((found.pdev or found.driver, found.client_id), sizes)
 
 
 def sum_clients(files: list[DrmFile]) -> dict[str, int]:
@@ -141,6 +199,11 @@ class DmaBuf(NamedTuple):
     size: int
     references: int
     inode: int
+
+
+def exporter(text: str) -> str:
+    """Who made a dma-buf, of its fdinfo: a heap's name, "udmabuf", a driver, or "drm" for most DRM drivers."""
+    return parse_fields(text).get("exp_name", "")
 
 
 def parse_dmabuf(text: str) -> DmaBuf:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
+from accelctl.hal.fdinfo import may_be_device
 from accelctl.hal.manifest import Process
 from accelctl.hal.procfile import (
     Limit,
@@ -125,16 +126,6 @@ class Holders(NamedTuple):
     """True when the mount option hidepid keeps other users' processes out of sight altogether."""
 
 
-_BORING = (
-    "/dev/null",
-    "/dev/pts/",
-    "/dev/ptmx",
-    "/dev/tty",
-    "/dev/console",
-    "/dev/shm/",
-    "/dev/urandom",
-    "/dev/random",
-)
 _GONE = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
 
 
@@ -163,7 +154,7 @@ def holders(root: SysRoot, nodes: Mapping[tuple[int, int], str], *, proc: str = 
                     found.extend(_holders(folder, counts, users))
         except (*_GONE, PermissionError, ValueError):  # ended meanwhile, or out of sight after all
             continue
-    return Holders(tuple(found), not_visible, _hidden(root))
+    return Holders(tuple(found), not_visible, hides_others(root))
 
 
 @contextmanager
@@ -214,7 +205,7 @@ def _count(path: str, folder: int, nodes: Mapping[tuple[int, int], str], counts:
         for name in names:
             try:
                 text = os.readlink(name, dir_fd=fds)
-                if "/dev/" not in text or text.startswith(_BORING):
+                if not may_be_device(text):
                     continue
                 info = os.stat(name, dir_fd=fds)
             except _GONE:
@@ -233,7 +224,7 @@ def _holders(folder: int, counts: Mapping[str, int], users: Mapping[int, str]) -
         yield Holder(stat.pid, stat.start_ticks, stat.comm, uid, users.get(uid), node, files, stat.state)
 
 
-def _hidden(root: SysRoot) -> bool:
+def hides_others(root: SysRoot) -> bool:
     """Does /proc keep other users' processes out of sight (hidepid=2 or 4; Documentation/filesystems/proc.rst)?"""
     mount = mounted_at(mounts(root), "/proc")
     words = () if mount is None else mount.super_options

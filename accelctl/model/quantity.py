@@ -1,4 +1,4 @@
-"""Quantities as people type them on a command line: 256MiB, 90s, 10k."""
+"""Quantities as people type them on a command line: 256MiB, 90s, 10k; and options that have some of them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def count(option: str, text: str) -> int:
     if value != int(value):
         raise UsageError(f"{option} {text}: not a whole number")
     return int(value)
+
+
+def pairs(option: str, text: str) -> dict[str, str]:
+    """Options in one word: KEY=VALUE;KEY=VALUE. UsageError for anything else."""
+    found = {}
+    for part in filter(None, text.split(";")):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{option} {part!r}: not KEY=VALUE", f"{option} 'leak=object:1000;noise=ar1:4096'")
+        found[key.strip()] = value.strip()
+    return found
 
 
 def _parse(option: str, text: str, units: dict[str, int] | dict[str, float], example: str) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from accelctl.hal.root import SysRoot
 from accelctl.model.convert import is_index
 from accelctl.model.device import Device
 from accelctl.model.reading import Reading
@@ -33,14 +34,14 @@ def find(scan: Scan) -> None:
 
 def _join(scan: Scan, link: str, name: str) -> None:
     path = scan.root.resolve(link)
-    parent = _parent(scan, path)
+    parent = hardware(scan.root, path)
     device = scan.owner(parent) or _make(scan, parent, name)
     add_minor(scan, device, path, name)
 
 
-def _parent(scan: Scan, path: str) -> str:
+def hardware(root: SysRoot, path: str) -> str:
     """The folder of the hardware: ``device`` of the minor, one level up for virtio."""
-    link = scan.root.resolve(f"{path}/device")
+    link = root.resolve(f"{path}/device")
     parent = link if link != f"{path}/device" else path.rpartition("/drm/")[0] or path
     if _VIRTIO.match(parent.rpartition("/")[2]):
         return parent.rpartition("/")[0]
@@ -52,8 +53,7 @@ def _make(scan: Scan, parent: str, minor: str) -> Device:
     if pci.ADDRESS.match(name):
         return scan.add(pci.build(scan, name, parent))
     subsystem = scan.root.link(f"{parent}/subsystem").value
-    identity = f"{subsystem}:{name}" if subsystem else f"drm:{minor}"
-    device = Device(identity, "physical" if subsystem == "platform" else "virtual", parent)
+    device = Device(_named(subsystem, name, minor), "physical" if subsystem == "platform" else "virtual", parent)
     device.facts["driver"] = scan.root.link(f"{parent}/driver")
     if scan.root.exists(f"{parent}/power/runtime_status"):
         power.describe(scan, device)
@@ -63,6 +63,19 @@ def _make(scan: Scan, parent: str, minor: str) -> Device:
         if room.kind in ("virtual", "display"):
             device.kind = room.kind
     return scan.add(device)
+
+
+def identity(root: SysRoot, path: str) -> str:
+    """The id of the device that a minor's folder belongs to, without a scan: for nodes that came later."""
+    parent = hardware(root, path)
+    name = parent.rpartition("/")[2]
+    if pci.ADDRESS.match(name):
+        return name
+    return _named(root.link(f"{parent}/subsystem").value, name, path.rpartition("/")[2])
+
+
+def _named(subsystem: str | None, name: str, minor: str) -> str:
+    return f"{subsystem}:{name}" if subsystem else f"drm:{minor}"
 
 
 def _bare(name: str) -> str:
@@ -81,15 +94,15 @@ def add_minor(scan: Scan, device: Device, path: str, name: str) -> None:
     if is_index(major) and is_index(minor):
         device.facts[f"{base}/major"] = dev._replace(value=int(major))
         device.facts[f"{base}/minor"] = dev._replace(value=int(minor))
-    device.facts[f"{base}/node"] = Reading(node_path(scan, path, name), f"{path}/uevent", None)
+    device.facts[f"{base}/node"] = Reading(node_path(scan.root, path, name), f"{path}/uevent", None)
     middle = scan.root.link(f"{path}/device/driver")
     if middle.present and middle.value != device.value("driver"):
         device.facts["driver_of_minor"] = middle
 
 
-def node_path(scan: Scan, path: str, name: str) -> str:
+def node_path(root: SysRoot, path: str, name: str) -> str:
     """Where the node stands: DEVNAME of uevent, else the kernel's naming rule."""
-    match = _DEVNAME.search(scan.root.text(f"{path}/uevent") or "")
+    match = _DEVNAME.search(root.text(f"{path}/uevent") or "")
     if match and ".." not in match.group(1).split("/"):
         return "dev/" + match.group(1)
     return f"dev/accel/{name}" if name.startswith("accel") else f"dev/dri/{name}"

@@ -105,7 +105,12 @@ def _driver(scan: Scan, device: Device) -> None:
 
 def probe(root: SysRoot, rooms: Iterable[Room] | None = None, kmsg: str | None = None) -> Report:
     """Scan, read the kernel log, run the rules. ``kmsg`` names a log file, "-" is standard input."""
-    scan = look(root, rooms)
+    return judge(look(root, rooms), kmsg)
+
+
+def judge(scan: Scan, kmsg: str | None = None) -> Report:
+    """The second half of :func:`probe`: the log and the rules, of what was looked at."""
+    root = scan.root
     log = read_named(kmsg) if kmsg else read_log(root)
     report = Report(root.tree.name, root.live, scan.machine, list(scan.devices.values()), looked_for=list(LOOKED_FOR))
     report.log_source = log.source if log.absence is None else None

@@ -50,4 +50,4 @@ def _join(scan: Scan, room: Room, row: Row, name: str) -> None:
     number = scan.root.read(f"{path}/dev")
     if number.present:
         device.facts[f"class/{folder}/{name}/dev"] = number
-        device.facts[f"drm/{name}/node"] = Reading(drm.node_path(scan, path, name), f"{path}/uevent", None)
+        device.facts[f"drm/{name}/node"] = Reading(drm.node_path(scan.root, path, name), f"{path}/uevent", None)

@@ -20,6 +20,7 @@ from accelctl.abi.rules import RuleContext
 from accelctl.hal import kmsg, udev
 from accelctl.hal.monitor import INTERVAL, Monitor, MonitorPoll
 from accelctl.hal.root import SysRoot
+from accelctl.model.device import Device as ModelDevice
 from accelctl.model.report import Report
 from accelctl.probes import engine
 from accelctl.probes.events import DETAILS, Event, Fault, Interest, Known, fault_of
@@ -214,14 +215,16 @@ def open_log(classify: Classifier) -> LogSource | str:
         return f"kernel log not read: {(error.strerror or str(error)).lower()}"
 
 
-def log_classifier(root: SysRoot, rooms: Iterable[Room]) -> Classifier:
+def log_classifier(root: SysRoot, rooms: Iterable[Room], known: list[ModelDevice] | None = None) -> Classifier:
     """The log rules of probe, applied to each new line; the worst finding that the line completes counts.
 
     The lines just before are shown with it, because some sentences run over three lines and mean something only then.
+    ``known``: the devices that are here, where somebody has looked already.
     """
     directory = Directory(rooms)
     rules = [entry for entry in engine.collect(directory.rooms) if entry.needs == "log"]
-    devices = list(look(root, directory.rooms).devices.values())  # whose line it is depends on what is here
+    # whose line it is depends on what is here
+    devices = list(look(root, directory.rooms).devices.values()) if known is None else known
     before: deque[str] = deque(maxlen=SENTENCE - 1)
 
     def classify(line: str) -> tuple[str, str | None, str, str] | None:

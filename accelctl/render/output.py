@@ -70,9 +70,19 @@ def write(file: str, text: str, *, replace: bool = True) -> None:
     """Write a file that the user named; "-" is standard output. Without ``replace`` an existing file is not touched."""
     if file == "-":
         term.emit(text)
-        return
+    else:
+        _put(file, text, "w" if replace else "x")
+
+
+def check(file: str) -> None:
+    """UsageError where :func:`write` will not be able to: before the work, and not after it. Empty: no file."""
+    if file not in ("", "-"):
+        _put(file, "", "a")
+
+
+def _put(file: str, text: str, mode: str) -> None:
     try:
-        with open(file, "w" if replace else "x", encoding="utf-8") as target:
+        with open(file, mode, encoding="utf-8") as target:
             target.write(text)
     except FileExistsError:
         raise UsageError(

@@ -117,7 +117,7 @@ def carry_out(request: Request, show: Callable[[str, Tick], None], say: Callable
             va_limit=quantity.size_bytes("--va-limit", request.va_limit) if request.va_limit else 0,
             faults=faults,
             limits=limits,
-            sim=_sim(request.sim),
+            sim=quantity.pairs("--sim", request.sim),
             trace=trace,
             replay=request.replay,
             command=f"accelctl {shlex.join(sys.argv[1:])}",
@@ -194,13 +194,3 @@ def _check_stages(faults: Sequence[Fault], dishes: Sequence[Dish]) -> None:
     for fault in faults:
         if fault.stage.lstrip("-") not in known:
             raise UsageError(f"--fault {fault}: no such stage; the stages are {', '.join(sorted(known))}")
-
-
-def _sim(text: str) -> dict[str, str]:
-    options = {}
-    for part in filter(None, text.split(";")):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip():
-            raise UsageError(f"--sim {part!r}: not KEY=VALUE", "--sim 'leak=object:1000;noise=ar1:4096'")
-        options[key.strip()] = value.strip()
-    return options

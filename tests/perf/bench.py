@@ -136,6 +136,14 @@ def soak() -> Iterable[Result]:
     yield Result("50 killed processes: wrong afterwards", len(soak.kill(50)), "", 0, "clients and services in turns")
 
 
+def top() -> Iterable[Result]:
+    """The monitor: its start, what it costs at 1 Hz, and 5,000 descriptors of clients."""
+    from tests.perf import fdinfo, top
+
+    yield from top.results()
+    yield from fdinfo.measure()
+
+
 PARTS: dict[str, Callable[[], Iterable[Result]]] = {
     "version": version,
     "help": help_pages,
@@ -144,6 +152,7 @@ PARTS: dict[str, Callable[[], Iterable[Result]]] = {
     "serve": serve,
     "channel": channel,
     "soak": soak,
+    "top": top,
 }
 
 

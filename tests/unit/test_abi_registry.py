@@ -190,8 +190,8 @@ REFUSALS: list[tuple[str, str | None, str]] = [
     ),
     (
         "later",
-        loads("registry.register(manifest(features=frozenset({'telemetry'})))"),
-        "claims telemetry, a contract that ABI 1 does not have",
+        loads("registry.register(manifest(features=frozenset({'schedule'})))"),
+        "claims schedule, a contract that ABI 1 does not have",
     ),
     (
         "no method",

@@ -14,7 +14,7 @@ from tests.helpers import run_cli
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
 #: Commands that wait for events, write files or need something that is not everywhere.
-NOT_RUN = re.compile(r"accelctl (watch|capture)|FILE|SHELL|\.tar|ssh |\| |> |\[|A B")
+NOT_RUN = re.compile(r"accelctl (watch|capture|top --demo)|FILE|SHELL|\.tar|ssh |\| |> |\[|A B")
 
 
 def commands() -> list[str]:

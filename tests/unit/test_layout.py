@@ -35,8 +35,8 @@ ROWS = (
 
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
 
-SIBLINGS = {("smoke", "umd.client"), ("telemetry", "umd.client")}
-"""The two exceptions: both speak to the service as a client."""
+SIBLINGS = {("smoke", "umd.client"), ("smoke", "umd.listen"), ("telemetry", "umd.client")}
+"""The exceptions: both speak to the service as a client, and smoke has one of its own at an address that it chooses."""
 
 ONLY_IN = {
     "textual": (r"tui/",),
@@ -44,6 +44,8 @@ ONLY_IN = {
     "google": (r"umd/",),
     "numpy": (r"umd/", r"smoke/", r"backends/[^/]+/ops(\.py$|/)"),
     "ml_dtypes": (r"umd/", r"smoke/", r"backends/[^/]+/ops(\.py$|/)"),
+    "torch": (r"backends/[^/]+/ops(\.py$|/)",),
+    "pyopencl": (r"backends/opencl/",),
     "asyncio": (r"tui/", r"umd/"),
     "typer": (r"cli\.py$", r"commands/"),
     "rich": (r"render/", r"tui/"),
@@ -286,5 +288,5 @@ def test_every_module_can_be_imported_alone() -> None:
         try:
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
-            if error.name not in ("grpc", "numpy", "ml_dtypes", "google", "pyopencl", "crc32c"):
+            if error.name not in ("grpc", "numpy", "ml_dtypes", "google", "pyopencl", "crc32c", "torch"):
                 raise

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MANIFEST = Manifest(
     name="amdgpu",
     title="AMD GPU (amdgpu, KFD)",
-    features=frozenset({"memory", "host_map", "peer_map", "export", "import", "user_va"}),
+    features=frozenset({"memory", "telemetry", "host_map", "peer_map", "export", "import", "user_va"}),
     drivers=("amdgpu", "kfd"),
     tier="unproven",
     proven="unproven",
@@ -26,5 +26,6 @@ MANIFEST = Manifest(
 def load_backend(registry: Registry) -> None:
     """Offer this chip; its code is imported only now."""
     from accelctl.backends.amdgpu.memory import MEMORY
+    from accelctl.backends.amdgpu.telemetry import TELEMETRY
 
-    registry.register(MANIFEST, memory=MEMORY)
+    registry.register(MANIFEST, memory=MEMORY, telemetry=TELEMETRY)

@@ -31,9 +31,9 @@ MANIFESTS = (
     _manifest("adreno", "Qualcomm Adreno GPU", "msm", "adreno", space="user", also=("user_va",)),
     _manifest("v3d", "Broadcom VideoCore GPU", "v3d"),
     _manifest("vivante", "Vivante GPU and NPU", "etnaviv", space="none", also=("host_map",)),
-    _manifest("ivpu", "Intel NPU", "intel_vpu", also=("host_map",)),
+    _manifest("ivpu", "Intel NPU", "intel_vpu", also=("host_map", "telemetry")),
     _manifest("amdxdna", "AMD NPU", "amdxdna"),
-    _manifest("qaic", "Qualcomm Cloud AI accelerator", "qaic", space="none"),
+    _manifest("qaic", "Qualcomm Cloud AI accelerator", "qaic", space="none", also=("telemetry",)),
     _manifest("rockchip_npu", "Rockchip NPU", "rocket"),
 )
 """``drivers`` are what the kernel calls them (modules, platform drivers); the row follows from what DRM answers."""
@@ -42,6 +42,7 @@ MANIFESTS = (
 def load_backend(registry: Registry) -> None:
     """Offer all of them; the code is imported only now."""
     from accelctl.backends.gem_rows.memory import MEMORY
+    from accelctl.backends.gem_rows.telemetry import TELEMETRY
 
     for manifest in MANIFESTS:
-        registry.register(manifest, memory=MEMORY[manifest.name])
+        registry.register(manifest, memory=MEMORY[manifest.name], telemetry=TELEMETRY.get(manifest.name))

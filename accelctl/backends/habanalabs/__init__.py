@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MANIFEST = Manifest(
     name="habanalabs",
     title="Intel Gaudi (habanalabs)",
-    features=frozenset({"memory", "host_map"}),
+    features=frozenset({"memory", "telemetry", "host_map"}),
     drivers=("habanalabs",),
     tier="unproven",
     proven="unproven",
@@ -25,5 +25,6 @@ MANIFEST = Manifest(
 def load_backend(registry: Registry) -> None:
     """Offer this chip; its code is imported only now."""
     from accelctl.backends.habanalabs.memory import MEMORY
+    from accelctl.backends.habanalabs.telemetry import TELEMETRY
 
-    registry.register(MANIFEST, memory=MEMORY)
+    registry.register(MANIFEST, memory=MEMORY, telemetry=TELEMETRY)

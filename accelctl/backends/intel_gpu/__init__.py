@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MANIFEST = Manifest(
     name="intel_gpu",
     title="Intel GPU (i915, xe)",
-    features=frozenset({"memory", "host_map", "user_va"}),
+    features=frozenset({"memory", "telemetry", "host_map", "user_va"}),
     drivers=("i915", "xe"),
     tier="unproven",
     proven="unproven",
@@ -24,5 +24,6 @@ MANIFEST = Manifest(
 def load_backend(registry: Registry) -> None:
     """Offer this chip; its code is imported only now."""
     from accelctl.backends.intel_gpu.memory import MEMORY
+    from accelctl.backends.intel_gpu.telemetry import TELEMETRY
 
-    registry.register(MANIFEST, memory=MEMORY)
+    registry.register(MANIFEST, memory=MEMORY, telemetry=TELEMETRY)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MANIFEST = Manifest(
     name="sim",
     title="simulated accelerator",
-    features=frozenset({"memory", "queue", "ops", "export", "user_va", "wake_safe"}),
+    features=frozenset({"memory", "queue", "ops", "telemetry", "export", "user_va", "wake_safe"}),
     control_plane="sim",
     address_space="user",
     tier="simulated",
@@ -30,5 +30,6 @@ def load_backend(registry: Registry) -> None:
     from accelctl.backends.sim.memory import MEMORY
     from accelctl.backends.sim.ops.contract import OPS
     from accelctl.backends.sim.queue import QUEUE
+    from accelctl.backends.sim.telemetry import TELEMETRY
 
-    registry.register(MANIFEST, memory=MEMORY, queue=QUEUE, ops=OPS)
+    registry.register(MANIFEST, memory=MEMORY, queue=QUEUE, ops=OPS, telemetry=TELEMETRY)

@@ -12,12 +12,16 @@ import stat
 import threading
 from collections.abc import Callable
 from struct import Struct
+from typing import TypeVar
+from weakref import WeakSet
 
 from accelctl.backends.sim.device import CALLS, Device, Fields
 from accelctl.backends.sim.options import SimOptions
 from accelctl.backends.sim.tables import fault
 from accelctl.backends.sim.uapi import CODECS
 from accelctl.hal.devfile import SYSCALLS, Mapped, Syscalls
+
+T = TypeVar("T")
 
 BARE_PREFIX = "/dev/"
 NODE = BARE_PREFIX + "sim/sim0"
@@ -38,6 +42,12 @@ class SimSyscalls(Syscalls):
         self._calls: dict[int, tuple[Struct, Callable[..., Fields | None], int]] = {
             number: (CODECS[number], getattr(self.device, method), ticks) for number, (method, ticks) in CALLS.items()
         }
+        ALIVE.add(self)
+
+    def look(self, view: Callable[[Device], T]) -> T:
+        """What a monitor wants to know of the device, between two calls of its users."""
+        with self._lock:
+            return view(self.device)
 
     def stat(self, path: str) -> os.stat_result:
         """The node is a character device."""
@@ -102,6 +112,10 @@ class SimSyscalls(Syscalls):
                 if not self.device.close(fd):
                     return
         self._base.close(fd)
+
+
+ALIVE: WeakSet[SimSyscalls] = WeakSet()
+"""The chips of this process."""
 
 
 def _node() -> os.stat_result:

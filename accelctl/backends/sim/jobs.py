@@ -27,7 +27,7 @@ class Jobs:
     def __init__(self, vram: Vram, depth: int, latency: int) -> None:
         if not 1 <= depth <= MOST_DEPTH:
             raise fault(errno.EINVAL, f"a queue of depth {depth}")
-        self._vram, self._depth, self._latency = vram, depth, latency
+        self._vram, self.depth, self._latency = vram, depth, latency
         self.flying: deque[Job] = deque()
         self.submitted = self.passed = 0
         self.dead = ""
@@ -54,8 +54,8 @@ class Jobs:
         """The job's point. EBUSY when the queue is full, EIO when it is dead."""
         self.advance(now)
         self.check_alive()
-        if len(self.flying) >= self._depth:
-            raise fault(errno.EBUSY, f"{self._depth} jobs are in flight")
+        if len(self.flying) >= self.depth:
+            raise fault(errno.EBUSY, f"{self.depth} jobs are in flight")
         self._last = max(now, self._last) + self._latency
         for thing in things:
             self._vram.hold(thing)

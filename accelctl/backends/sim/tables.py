@@ -93,14 +93,14 @@ class Vram:
         self.objects: dict[int, Object] = {}
         self._holes = GoodFit(0, pages * PAGE, granule=PAGE)
         self._lists: dict[int, list[int]] = {}
-        self._waiting = 0
+        self.waiting = 0
 
     def take(self, pages: int, owner: object) -> Object:
         """A new object of a file; ENOSPC where no hole is large enough."""
         waiting = self._lists.get(pages)
         if waiting:
             start = waiting.pop()
-            self._waiting -= pages
+            self.waiting -= pages
         else:
             start = self._carve(pages)
         made = self.objects[start] = Object(start, pages, owner)
@@ -120,9 +120,9 @@ class Vram:
         del self.objects[thing.start]
         pages = thing.pages
         self.used -= pages
-        if pages <= self.SMALL and self._waiting + pages <= self.WAITING:
+        if pages <= self.SMALL and self.waiting + pages <= self.WAITING:
             self._lists.setdefault(pages, []).append(thing.start)
-            self._waiting += pages
+            self.waiting += pages
         else:
             self._holes.free(thing.start * PAGE)
 
@@ -146,15 +146,15 @@ class Vram:
             for start in starts:
                 self._holes.free(start * PAGE)
         self._lists.clear()
-        self._waiting = 0
+        self.waiting = 0
 
     def check(self) -> None:
         """Assert: free + used = total, and what is free, waiting and used does not overlap."""
         self._holes.check()
         view = self._holes.snapshot()
         assert self.used == sum(thing.pages for thing in self.objects.values()), "used pages"
-        assert self._waiting == sum(pages * len(starts) for pages, starts in self._lists.items()), "waiting pages"
-        assert view.free // PAGE + self._waiting + self.used == self.pages, "free + used is not all"
+        assert self.waiting == sum(pages * len(starts) for pages, starts in self._lists.items()), "waiting pages"
+        assert view.free // PAGE + self.waiting + self.used == self.pages, "free + used is not all"
         runs = [(thing.start, thing.pages) for thing in self.objects.values()]
         runs += [(start, pages) for pages, starts in self._lists.items() for start in starts]
         for start, pages in runs:

@@ -1,0 +1,135 @@
+"""What the dashboards remember between two pictures: data as it came in, and where the user is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from accelctl.errors import UsageError
+from accelctl.model.snapshot import EventMark, Gone, Snapshot
+from accelctl.probes.filters import Facts
+from accelctl.render import term
+from accelctl.telemetry.feed import Feed
+from accelctl.telemetry.history import History
+from accelctl.tui import table
+from accelctl.tui.moment import Moment
+from accelctl.tui.signs import Signs, signs_for
+from accelctl.tui.views.devices import OVERVIEW
+from accelctl.tui.views.events import EVENTS
+from accelctl.tui.views.memory import MEMORY
+from accelctl.tui.views.processes import PROCESSES
+from accelctl.tui.views.queues import QUEUES
+from accelctl.tui.views.spaces import SPACES
+from accelctl.tui.views.view import View
+from accelctl.tui.wanted import Wanted
+
+VIEWS = (OVERVIEW, MEMORY, QUEUES, SPACES, PROCESSES, EVENTS)
+NAMES = tuple(view.name for view in VIEWS)
+MOST_EVENTS = 1000
+
+EVERYTHING = Wanted()
+TABLE, HELP, DETAIL = "table", "help", "detail"
+
+
+@dataclasses.dataclass
+class State:
+    """Everything that a picture follows from, apart from its size."""
+
+    past: History
+    signs: Signs
+    title: str = ""
+    seekable: bool = False
+    snapshot: Snapshot | None = None
+    """What is shown."""
+    newest: Snapshot | None = None
+    wanted: Wanted = EVERYTHING
+    paused: bool = False
+    screen: int = 0
+    only_table: bool = False
+    """Nothing below the table."""
+    over: str = TABLE
+    scroll: int = 0
+    """Of help and detail."""
+    asked: str | None = None
+    """The filter as it is being typed."""
+    said: str = ""
+    """One line about the last key, until the next one."""
+    problem: str = ""
+    """What is wrong with the feed: why nothing comes any more, what is missing in a recording."""
+    ended: bool = False
+    """A recording is over."""
+    places: list[table.Place] = dataclasses.field(default_factory=lambda: [table.Place() for _ in VIEWS])
+    sources: dict[str, str] = dataclasses.field(default_factory=dict)
+    absences: dict[str, Gone] = dataclasses.field(default_factory=dict)
+    events: deque[tuple[int, EventMark]] = dataclasses.field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    known: Callable[[], Iterable[Facts]] = tuple
+    """Devices as probe found them, for the filter."""
+    heard: int = 0
+    """How many events there were."""
+
+    def take(self, snapshot: Snapshot) -> None:
+        """One tick. A picture that is stopped stays, the history goes on."""
+        self.past.take(snapshot)
+        if snapshot.sources or snapshot.absences:  # all of them, whenever one has changed
+            self.sources, self.absences = snapshot.sources, snapshot.absences
+        self.ended = False
+        for event in snapshot.events:
+            self.events.append((self.heard, event))
+            self.heard += 1
+        self.newest = snapshot
+        if not self.paused or self.snapshot is None:
+            self.snapshot = snapshot
+
+    def start_anew(self) -> None:
+        """After a jump in a recording: what was before it is not what came before it."""
+        self.events.clear()
+        self.newest = self.snapshot = None
+
+    @property
+    def view(self) -> View:
+        """The dashboard in sight."""
+        return VIEWS[self.screen]
+
+    @property
+    def place(self) -> table.Place:
+        """Where the user is in its table."""
+        return self.places[self.screen]
+
+    def moment(self) -> Moment | None:
+        """What it is drawn from; None before the first Snapshot."""
+        if self.snapshot is None:
+            return None
+        seen = self.wanted.of(self.snapshot, self.known())
+        happened: Sequence[tuple[int, EventMark]] = self.events
+        if self.wanted.text:
+            ids = {device.id for device in seen.devices} | {""}
+            happened = [pair for pair in self.events if pair[1].device in ids]
+        return Moment(seen, self.past, self.signs, self.sources, self.absences, happened)
+
+    def rows(self, moment: Moment) -> list[Any]:
+        """Rows of the dashboard in sight, in the order in which they are seen."""
+        found = self.view.rows(moment) if self.view.rows else getattr(moment.snapshot, self.view.table)
+        return table.ordered(found, self.view.columns, self.place, moment)
+
+    def row(self) -> Any:
+        """The chosen row, None where there is none."""
+        moment = self.moment()
+        rows = self.rows(moment) if moment else []
+        return rows[table.chosen_at(rows, self.place)] if rows else None
+
+
+def screen_of(name: str) -> int:
+    """The number of a dashboard; UsageError for one that there is not."""
+    if name and name not in NAMES:
+        raise UsageError(f"--screen {name}: the screens are {', '.join(NAMES)}")
+    return NAMES.index(name) if name else 0
+
+
+def state_for(feed: Feed) -> State:
+    """The dashboards' memory before the first Snapshot."""
+    state = State(History(), signs_for(term.current().unicode), feed.title, feed.seekable)
+    state.problem = "; ".join(getattr(feed, "notes", ()))
+    state.known = lambda: getattr(feed, "devices", None) or ()
+    return state

@@ -1,0 +1,89 @@
+"""The filter of the dashboards: the grammar of ``--device``, and one process or one session of a service.
+
+Words with a blank between them mean "or", a comma means "and", as everywhere. ``pid=4242`` and ``session=7`` leave what
+belongs to that process or session.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from accelctl.errors import UsageError
+from accelctl.model.reading import Reading
+from accelctl.model.snapshot import DeviceLevel, PoolLevel, ProcessLevel, QueueLevel, Snapshot, SpaceLevel
+from accelctl.probes.filters import AnyOf, Facts, parse_filters
+
+OWNERS = ("pid", "session")
+Level = TypeVar("Level", PoolLevel, QueueLevel, SpaceLevel)
+
+
+class Wanted(NamedTuple):
+    """What is to be seen. ``text`` as typed; empty: everything."""
+
+    text: str = ""
+    devices: AnyOf = AnyOf(())
+    owners: frozenset[str] = frozenset()
+    """ "pid 4242", "session 7"."""
+
+    def of(self, snapshot: Snapshot, known: Iterable[Facts] = ()) -> Snapshot:
+        """The Snapshot without what is not wanted. ``known``: devices as probe found them, which have nodes and PCI
+        numbers; of others only what a Snapshot has can be asked for."""
+        if not self.text:
+            return snapshot
+        found = {device.id: device for device in known}
+        ids = {row.id for row in snapshot.devices if self.devices(found.get(row.id) or _Level(row))}
+        processes = [one for one in snapshot.processes if self._owner(f"pid {one.pid}") and ids & set(one.devices)]
+        if self.owners:
+            ids &= self._homes(snapshot, processes)
+        return dataclasses.replace(
+            snapshot,
+            devices=tuple(device for device in snapshot.devices if device.id in ids),
+            pools=self._owned(snapshot.pools, ids),
+            queues=self._owned(snapshot.queues, ids),
+            spaces=self._owned(snapshot.spaces, ids),
+            processes=tuple(processes),
+            engines=tuple(engine for engine in snapshot.engines if engine.device in ids),
+            events=tuple(event for event in snapshot.events if event.device in ids or not event.device),
+        )
+
+    def _owned(self, rows: tuple[Level, ...], ids: set[str]) -> tuple[Level, ...]:
+        return tuple(row for row in rows if row.device in ids and self._owner(row.owner))
+
+    def _owner(self, owner: str) -> bool:
+        return not self.owners or owner in self.owners
+
+    def _homes(self, snapshot: Snapshot, processes: list[ProcessLevel]) -> set[str]:
+        """Devices on which an owner has something."""
+        tables: tuple[tuple[PoolLevel | QueueLevel | SpaceLevel, ...], ...]
+        tables = (snapshot.pools, snapshot.queues, snapshot.spaces)
+        found = {row.device for rows in tables for row in rows if self._owner(row.owner)}
+        return found.union(*(one.devices for one in processes))
+
+
+def parse(text: str) -> Wanted:
+    """What somebody typed; UsageError, one line, where it is not understood."""
+    owners, devices = set(), []
+    for word in text.split():
+        kind, equals, number = word.partition("=")
+        if equals and kind in OWNERS:
+            if not number.isdigit():
+                raise UsageError(f"{word}: a number belongs after {kind}=")
+            owners.add(f"{kind} {number}")
+        else:
+            devices.append(word)
+    return Wanted(" ".join(text.split()), parse_filters(devices), frozenset(owners))
+
+
+class _Level:
+    """A row of a Snapshot as the filters see a device."""
+
+    def __init__(self, device: DeviceLevel) -> None:
+        self.id, self.kind, self.chip = device.id, "physical", device.chip or None
+        self.facts: dict[str, Reading] = {}
+        self._values = {"driver": device.driver, "vendor": device.name}
+
+    def value(self, key: str) -> Any:
+        """Driver, and the name for the vendor: it begins with that."""
+        return self._values.get(key)

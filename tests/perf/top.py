@@ -1,0 +1,96 @@
+"""What `accelctl top` costs: on a pseudo-terminal, with 8 made-up cards and 64 processes that use them.
+
+`python -m tests.perf.top` prints the figures. Processor time and memory are those of the kernel's own accounts
+(/proc/PID/stat, smaps_rollup) for the program and its children, from outside.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+
+from tests.fdkit import Machine, drm
+from tests.perf.bench import Result
+from tests.tui.ptykit import Screen
+
+CARDS, PROCESSES = 8, 64
+STARTS = 7
+SECONDS = 20.0
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def machine(folder: Path) -> None:
+    """Each process has one client with memory and an engine."""
+    made = Machine(folder, CARDS)
+    for number in range(PROCESSES):
+        card = number % CARDS
+        text = drm("amdgpu", Machine.address(card), number, "drm-total-vram:\t64 MiB", "drm-engine-gfx:\t1000 ns")
+        made.process(1000 + number, {3: (f"/dev/dri/renderD{128 + card}", text)}, name=f"work{number}")
+
+
+def family(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for one in found:
+        for task in Path(f"/proc/{one}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time so far, of children that have ended as well."""
+    total = 0
+    for one in family(pid):
+        words = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        total += sum(int(word) for word in words[11:15])
+    return total / TICK
+
+
+def memory_mib(pid: int, kind: str) -> float:
+    """Rss or Pss of one process."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:")) / 1024
+
+
+def results() -> Iterable[Result]:
+    """All figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        machine(Path(folder))
+        command = ("accelctl", "top", "--root", folder, "--screen", "processes")
+        starts = []
+        for _ in range(STARTS):
+            begin = time.monotonic()
+            with Screen(*command, size=(120, 50)) as screen:
+                screen.read_until(b"work")
+                starts.append(time.monotonic() - begin)
+                screen.type(b"q")
+                screen.wait()
+        detail = f"median of {STARTS}; from exec to the rows of processes; {min(starts) * 1e3:.0f} ms at best"
+        yield Result("top: first frame with numbers", median(starts) * 1e3, "ms", 500, detail)
+        with Screen(*command, size=(120, 50)) as screen:
+            screen.read_until(b"work")
+            _idle(screen, 3.0)
+            before = cpu_s(screen.pid)
+            _idle(screen, SECONDS)
+            share = (cpu_s(screen.pid) - before) / SECONDS
+            rss = memory_mib(screen.pid, "Rss")
+            pss = sum(memory_mib(pid, "Pss") for pid in family(screen.pid))
+            screen.type(b"q")
+            screen.wait()
+        yield Result("top: share of a core at 1 Hz, all its processes", share * 100, "%", 6, f"{SECONDS:g} s")
+        yield Result("top: memory of the screen's process", rss, "MiB", 80, "RSS")
+        yield Result("top: memory of all its processes", pss, "MiB", 130, "PSS")
+
+
+def _idle(screen: Screen, seconds: float) -> None:
+    """Let it work, and take what it draws."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        screen.drain(0.5)
+
+
+if __name__ == "__main__":
+    for result in results():
+        print(result, flush=True)

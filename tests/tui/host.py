@@ -1,0 +1,79 @@
+"""A program with the dashboards on synthetic numbers, for tests that need a process of its own on a terminal.
+
+``python -m tests.tui.host [crash|child|hang|mouse] [DEVICES PROCESSES]``: crash raises in the third refresh; child has
+a child process that must be gone afterwards; hang never answers after the first Snapshot.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from accelctl.cli import main
+from accelctl.model.snapshot import Snapshot
+from tests import snapkit
+from tests.tui.kit import Ticks
+
+PERIOD_S = 0.05
+
+
+class Timed(Ticks):
+    """One Snapshot after another, a period apart."""
+
+    def __init__(self, words: list[str], period_s: float) -> None:
+        numbers = [int(word) for word in words if word.isdigit()] or [4, 8]
+        super().__init__([])
+        self.found = snapkit.recording(100_000, 1002, devices=numbers[0], processes=numbers[1], simulated=True)
+        self.words, self.period_s, self.due = words, period_s, 0.0
+        self.child = os.fork() if "child" in words else 0
+        if "child" in words and not self.child:
+            signal.pause()
+            os._exit(0)
+
+    def poll(self, timeout_s: float) -> Snapshot | None:
+        if "hang" in self.words and self.next:
+            time.sleep(3600)
+        left = self.due - time.monotonic()
+        if left > 0:
+            time.sleep(min(left, timeout_s))
+        if left > timeout_s:
+            return None
+        self.due = time.monotonic() + self.period_s
+        self.next += 1
+        return next(self.found)
+
+    def close(self) -> None:
+        super().close()
+        if self.child:
+            os.kill(self.child, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+            self.child = 0
+
+
+def show() -> int:
+    """What `accelctl top` does, with another feed."""
+    from accelctl.tui import frame, run, terminal
+
+    words = sys.argv[1:]
+    terminal.check(os.environ, (sys.stdin, sys.stdout))
+    feed = Timed(words, float(os.environ.get("PERIOD", PERIOD_S)))
+    if "crash" in words:
+        original, count = frame.draw, [0]
+
+        def draw(*arguments: object) -> object:
+            count[0] += 1
+            if count[0] > 3:
+                raise ZeroDivisionError("a refresh that fails")
+            return original(*arguments)  # type: ignore[arg-type]
+
+        frame.draw = draw  # type: ignore[assignment]
+    return run.show(feed, mouse="mouse" in words)
+
+
+if __name__ == "__main__":
+    from accelctl import cli
+
+    cli._dispatch = lambda args, state: show()
+    sys.exit(main([]))
