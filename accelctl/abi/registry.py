@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from accelctl import __version__
 from accelctl.abi.handshake import Chip, Given, check, load_module
 from accelctl.abi.manifest import NAME, Manifest
-from accelctl.abi.rooms import GROUP
+from accelctl.abi.rooms import GROUP, may_be_installed
 from accelctl.abi.version import ABI
 from accelctl.errors import AbiError
 
@@ -113,6 +113,8 @@ def installed() -> tuple[list[Entry], list[str]]:
     importlib.metadata costs 50 ms and comes in only here. Its own entry_points() fails as a whole where one file of any
     package is malformed.
     """
+    if not may_be_installed():
+        return [], []
     from importlib.metadata import distributions
 
     found: dict[str, list[Entry]] = {}

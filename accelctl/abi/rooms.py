@@ -115,7 +115,7 @@ def in_tree(base: Path = BACKENDS) -> tuple[Room, ...]:
 
 def third_party() -> tuple[tuple[Room, ...], tuple[str, ...]]:
     """Rooms of installed distributions, found by metadata alone, and one line for each that could not be used."""
-    if os.environ.get("ACCELCTL_PLUGINS") == "none" or not _may_be_there():
+    if os.environ.get("ACCELCTL_PLUGINS") == "none" or not may_be_installed():
         return (), ()
     from importlib.metadata import entry_points
 
@@ -135,7 +135,7 @@ def third_party() -> tuple[tuple[Room, ...], tuple[str, ...]]:
     return tuple(rooms), tuple(problems)
 
 
-def _may_be_there() -> bool:
+def may_be_installed() -> bool:
     """Can importlib.metadata find an entry point of the group? It costs 50 ms, and most machines have no plug-in.
 
     It looks for folders of metadata in every folder of sys.path; a name of a group that stands in none of their
