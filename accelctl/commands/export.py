@@ -61,10 +61,10 @@ def export(
         if endpoint is None:
             for snapshot in exporting.snapshots(feed, count or 1, stop):
                 openmetrics.show(snapshot)
-        else:
-            openmetrics.announce(endpoint.place, feed.title)
-            text, kind = openmetrics.metrics_text, openmetrics.CONTENT_TYPE
-            exporting.listen(feed, endpoint, text, kind, count, stop)
+            return 128 + stop.number if stop.number else 0
+        openmetrics.announce(endpoint.place, feed.title)
+        text, kind = openmetrics.metrics_text, openmetrics.CONTENT_TYPE
+        exporting.listen(feed, endpoint, text, kind, count, stop)
     return 0
 
 

@@ -73,7 +73,8 @@ class Failed(NamedTuple):
 
 Event = Message | Finished | Failed | Stuck
 
-_abandoned: set[int] = set()
+_abandoned: dict[int, str] = {}
+"""Children that could not be killed, and the path at which each of them hangs."""
 
 
 def _reap() -> None:
@@ -84,7 +85,13 @@ def _reap() -> None:
         except ChildProcessError:
             gone = True
         if gone:
-            _abandoned.discard(pid)
+            _abandoned.pop(pid, None)
+
+
+def hangs_yet(path: str) -> bool:
+    """Whether a child that was given up at this path is there still: one more would only join it."""
+    _reap()
+    return path in _abandoned.values()
 
 
 def _proc(pid: int, name: str) -> str:
@@ -294,7 +301,8 @@ class WatchedChild:
                 code = os.waitstatus_to_exitcode(status)
                 return f"exit status {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
             if time.monotonic() > limit or _proc(pid, "stat").rpartition(")")[2].strip().startswith("D"):
-                _abandoned.add(pid)
+                entry = self._slot.peek() if self._slot is not None else None
+                _abandoned[pid] = entry[2] if entry is not None else ""
                 return "abandoned"
             time.sleep(0.001)
 

@@ -142,8 +142,10 @@ def _family(family: Family, samples: Iterable[tuple[Labels, Any]]) -> Iterator[s
 
 
 def escaped(text: str) -> str:
-    """A label's value: backslash, quote and line break have an escape; what UTF-8 cannot say is a question mark."""
+    """A label's value: backslash, quote and line break have an escape; what UTF-8 cannot say is a question mark.
+    So is any other control character: a terminal would obey it, and the text may be a process's name."""
     text = text.encode("utf-8", "replace").decode("utf-8")
+    text = "".join(letter if letter == "\n" or letter.isprintable() else "?" for letter in text)
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from accelctl.hal import drmfdinfo
@@ -45,6 +46,18 @@ def row(process: Process, clients: Mapping[Key, Client]) -> ProcessLevel:
         files=tuple(sorted(process.files.items())),
         mapped=tuple(sorted(process.mapped.items())),
         shared_with=tuple(sorted({pid for one in mine for pid in one.holders} - {process.pid})),
+    )
+
+
+def cut(row: ProcessLevel, devices: Collection[str]) -> ProcessLevel:
+    """What a process holds of these devices: their memory is not to be added up with that of others."""
+    return replace(
+        row,
+        devices=tuple(one for one in row.devices if one in devices),
+        memory=tuple(one for one in row.memory if one[0] in devices),
+        engines=tuple(one for one in row.engines if one[0] in devices),
+        files=tuple(one for one in row.files if one[0] in devices),
+        mapped=tuple(one for one in row.mapped if one[0] in devices),
     )
 
 
@@ -90,8 +103,8 @@ class Sums(NamedTuple):
     """Those that hold something."""
     files: Counter[str]
     mapped: Counter[str]
-    buffers: dict[str, dict[int, int]]
-    """Device -> inode -> bytes: what several processes have open is one buffer."""
+    buffers: dict[str, dict[tuple[int, int], int]]
+    """Device -> buffer -> bytes: what several processes have open is one buffer."""
 
 
 def sums(processes: Iterable[Process]) -> Sums:
@@ -101,7 +114,8 @@ def sums(processes: Iterable[Process]) -> Sums:
         found.files.update(process.files)
         found.mapped.update(process.mapped)
         for inode, (device, size) in process.buffers.items():
-            found.buffers.setdefault(device, {})[inode] = size
+            buffer = (0, inode) if inode > 0 else (process.pid, inode)  # without an inode nobody else's
+            found.buffers.setdefault(device, {})[buffer] = size
     return found
 
 
@@ -117,7 +131,9 @@ def write_devices(draft: Draft, devices: Iterable[str], groups: Mapping[str, Gro
             _engines_of(draft, device, group)
 
 
-def _memory_of(draft: Draft, device: str, group: Group | None, buffers: dict[int, int] | None, held: bool) -> None:
+def _memory_of(
+    draft: Draft, device: str, group: Group | None, buffers: dict[tuple[int, int], int] | None, held: bool
+) -> None:
     if group is not None and group.clients:
         size = group.attributed()
         if size is not None:

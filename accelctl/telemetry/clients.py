@@ -121,6 +121,8 @@ class Clients:
                 due -= 1
                 if pid in self._processes:
                     self._turn.append(pid)
+        if came:  # a number that went before its turn still waits for it, and may be one of these
+            self._turn = deque(pid for pid in self._turn if pid in self._processes)
         for pid in came:
             self._look(pid)
             if pid in self._processes:

@@ -12,6 +12,7 @@ from accelctl.errors import TimeoutFailure
 from accelctl.hal.scrape import Endpoint, Page, plain
 from accelctl.model.snapshot import Snapshot
 from accelctl.telemetry.feed import Feed
+from accelctl.telemetry.merge import patience_ns
 
 SLICE_S = 0.1
 """How long a request waits at most."""
@@ -19,6 +20,12 @@ START_S = 30.0
 """Until the first Snapshot."""
 SECOND_S = 15.0
 """From the first to the second."""
+
+
+class Stop(threading.Event):
+    """Set by a signal, and by which."""
+
+    number = 0
 
 
 def snapshots(feed: Feed, count: int, stop: threading.Event) -> Iterator[Snapshot]:
@@ -52,26 +59,30 @@ def listen(
 ) -> None:
     """Answer requests with the newest Snapshot until ``stop``, or until ``count`` Snapshots were seen (0: for ever)."""
     newest: Snapshot | None = None
-    seen = 0
+    seen, came, most_s = 0, 0.0, 0.0
 
     def produce() -> Page:
         if newest is None:
             return plain("503 Service Unavailable", "the first numbers are not there yet")
+        if time.monotonic() - came > most_s:  # a collector would take them for today's
+            return plain("503 Service Unavailable", f"no numbers came for {most_s:g} s")
         return Page("200 OK", kind, text(newest).encode())
 
     while not stop.is_set() and (not count or seen < count):
         found = feed.poll(0.0)
         if found is not None:
             newest, seen = found, seen + 1
+            came, most_s = time.monotonic(), patience_ns(found) / 1e9
         endpoint.attend(SLICE_S, produce)
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[Stop]:
     """SIGINT and SIGTERM ask to stop; a second one ends the process at once."""
-    stop = threading.Event()
+    stop = Stop()
 
     def ask(number: int, frame: object) -> None:
+        stop.number = number
         stop.set()
         signal.signal(number, signal.SIG_DFL)
 

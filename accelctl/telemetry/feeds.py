@@ -40,6 +40,8 @@ def open_feed(wish: Wish) -> Feed:
     given = [name for name, one in (("--replay", wish.replay), ("--demo", wish.demo)) if one]
     if len(given) > 1 or (given and wish.service):
         raise UsageError(f"{' and '.join([*given, *(['--service'] if wish.service else [])])} do not go together")
+    if given and wish.device:
+        raise UsageError(f"{given[0]} and --device do not go together: --device chooses devices of this machine")
     if wish.replay:
         from accelctl.telemetry.replay import ReplayFeed
 

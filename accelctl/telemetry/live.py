@@ -21,6 +21,7 @@ from accelctl.probes import chipfacts
 from accelctl.probes.context import Scan
 from accelctl.probes.filters import AnyOf
 from accelctl.telemetry.chips import chips
+from accelctl.telemetry.clientrows import cut
 from accelctl.telemetry.clients import Clients
 from accelctl.telemetry.cost import BUDGET, PERIOD_S
 from accelctl.telemetry.debugfs import Debugfs
@@ -69,7 +70,7 @@ def only(ids: Iterable[str]) -> Callable[[Draft], None]:
         draft.queues = [row for row in draft.queues if row.device in wanted]
         draft.spaces = [row for row in draft.spaces if row.device in wanted]
         draft.engines = [row for row in draft.engines if row.device in wanted]
-        draft.processes = [row for row in draft.processes if not wanted.isdisjoint(row.devices)]
+        draft.processes = [cut(row, wanted) for row in draft.processes if not wanted.isdisjoint(row.devices)]
         draft.events = [one for one in draft.events if not one.device or one.device in wanted]
 
     return finish

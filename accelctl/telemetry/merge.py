@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from accelctl.model.snapshot import EventMark, ProcessLevel, SelfCost, Snapshot
 from accelctl.telemetry.feed import Feed
+from accelctl.telemetry.said import Said
 
 R = TypeVar("R")
 _STALE = 5
@@ -23,6 +24,7 @@ class MergedFeed:
         self._feeds = tuple(feeds)
         self._last: dict[int, Snapshot] = {}
         self._events: list[EventMark] = []
+        self._said = Said()
 
     @property
     def title(self) -> str:
@@ -50,16 +52,14 @@ class MergedFeed:
         fresh = [self._last[number] for number in sorted(self._last) if not _old(self._last[number], first)]
         events, self._events = tuple(self._events), []
         made = replace(merged(fresh), taken_ns=first.taken_ns, monotonic_ns=first.monotonic_ns, events=events)
-        self._last = {number: replace(one, sources={}, absences={}) for number, one in self._last.items()}
-        return made
+        return self._said.news(made)
 
     def _keep(self, number: int, found: Snapshot) -> None:
-        """The latest, with what earlier ones said about sources: that is told once."""
+        """The latest, with what an earlier one said about sources: a feed tells them only when one has changed."""
         self._events += found.events
         before = self._last.get(number)
-        if before is not None:
-            sources, absences = {**before.sources, **found.sources}, {**before.absences, **found.absences}
-            found = replace(found, sources=sources, absences=absences)
+        if before is not None and not (found.sources or found.absences):
+            found = replace(found, sources=before.sources, absences=before.absences)
         self._last[number] = found
 
     def close(self) -> None:
@@ -69,8 +69,12 @@ class MergedFeed:
 
 
 def _old(one: Snapshot, now: Snapshot) -> bool:
-    period = max(one.cost.period_ns, 1_000_000_000)
-    return now.monotonic_ns - one.monotonic_ns > _STALE * period
+    return now.monotonic_ns - one.monotonic_ns > patience_ns(one)
+
+
+def patience_ns(one: Snapshot) -> int:
+    """For how long a Snapshot is to be shown when no newer one comes."""
+    return _STALE * max(one.cost.period_ns, 1_000_000_000)
 
 
 def merged(parts: Sequence[Snapshot]) -> Snapshot:

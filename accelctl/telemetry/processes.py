@@ -66,7 +66,7 @@ class Process:
         self.files: dict[str, int] = {}
         self.mapped: dict[str, int] = {}
         self.buffers: dict[int, tuple[str, int]] = {}
-        """Inode of a dma-buf -> (device, bytes): descriptors of one buffer count once."""
+        """Inode of a dma-buf (below 0: it has none) -> (device, bytes): descriptors of one buffer count once."""
         self.drm: dict[str, tuple[str, tuple[str, str] | None]] = {}
         """Number of a DRM file -> its link and its client."""
         self.loose: list[Descriptor] = []

@@ -18,10 +18,12 @@ from typing import NamedTuple
 from accelctl.hal import sharedmem
 from accelctl.hal.child import Watch
 from accelctl.hal.devfile import PAGE
-from accelctl.hal.reader import Failed, Finished, Message, Stuck, WatchedChild
-from accelctl.model.snapshot import EventMark, Gone, SelfCost, Snapshot, SourceLevel
+from accelctl.hal.reader import Failed, Finished, Message, Stuck, WatchedChild, hangs_yet
+from accelctl.model.snapshot import EventMark, SelfCost, Snapshot, SourceLevel
 from accelctl.telemetry.cost import BUDGET, PERIOD_S, Budget, Meter
 from accelctl.telemetry.quarantine import FIRST_S, MOST_S, Held, Quarantine
+from accelctl.telemetry.said import Said
+from accelctl.telemetry.sensors import Devices
 from accelctl.telemetry.source import Draft, Source, Tick
 
 DEADLINE_S = 2.0
@@ -228,7 +230,9 @@ class Sampler:
         """Begin a trial when one is due; end the one that is decided."""
         if self._trial is None:
             held = self._quarantine.due(time.monotonic_ns())
-            if held is not None:
+            if held is not None and hangs_yet(held.path):  # no child is needed to know
+                self._quarantine.add(held.path, held.source, held.wchan, time.monotonic_ns(), time.time_ns())
+            elif held is not None:
                 self._begin_trial(held)
             return
         held, event = self._tried, self._trial.poll(0.0)
@@ -236,7 +240,9 @@ class Sampler:
         if isinstance(event, Finished):
             self._end_trial()
             self._quarantine.passed(held.path, time.monotonic_ns())
-            self._events += event.value
+            events, stale = event.value
+            self._events += events
+            self.stale = self.stale or stale
             self._say("info", f"{held.path.removeprefix(SOURCE)} is back")
             self._start()
         elif isinstance(event, (Failed, Stuck)) or time.monotonic() > self._trial_ends:
@@ -245,13 +251,14 @@ class Sampler:
             self._quarantine.add(held.path, held.source, wchan, time.monotonic_ns(), time.time_ns())
 
     def _begin_trial(self, held: Held) -> None:
-        def work(watch: Watch) -> list[EventMark]:
+        def work(watch: Watch) -> tuple[list[EventMark], bool]:
             self._plan.begin(watch)
-            draft = Draft()
+            draft, tick = Draft(), _tick(watch, 0)
             for source in self._plan.sources:
-                if source.name == held.source:
-                    source.sample(draft, _tick(watch, 0))
-            return draft.events  # what was taken out of a socket is in no other child's
+                if source.name in (Devices.name, held.source):  # nobody is woken to see whether a path hangs yet
+                    source.sample(draft, tick)
+                    tick = _asleep(tick, draft)
+            return draft.events, draft.stale  # what was taken out of a socket is in no other child's
 
         self._tried = held
         self._trial_ends = time.monotonic() + self._silence_s
@@ -287,7 +294,7 @@ class Sampler:
     def _run(self, watch: Watch) -> None:
         """Tick for ever: the parent ends us."""
         self._plan.begin(watch)
-        budget, seen, ticks = Budget(self._period_s, self._budget), _Said(), 0
+        budget, seen, ticks = Budget(self._period_s, self._budget), Said(), 0
         cpu = before = sent = 0
         while True:
             tick = _tick(watch, before)
@@ -316,8 +323,7 @@ class Sampler:
                 source.sample(draft, tick)
             except Exception as error:
                 failed[source.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-            asleep = (name for name, fields in draft.devices.items() if fields.get("asleep"))
-            tick = tick._replace(asleep=frozenset(asleep))
+            tick = _asleep(tick, draft)
         self._mark(_NONE)
         self._plan.finish(draft)
         return draft, failed
@@ -328,16 +334,6 @@ def _tick(watch: Watch, before_ns: int) -> Tick:
     return Tick(time.time_ns(), now, now - before_ns if before_ns else 0, watch.slot.enter, watch.quarantine)
 
 
-class _Said:
-    """Where numbers come from and why some are missing is sent, all of it, when any of it changes."""
-
-    def __init__(self) -> None:
-        self._known: tuple[dict[str, str], dict[str, Gone]] = ({}, {})
-
-    def news(self, found: Snapshot) -> Snapshot:
-        """Without what was sent before."""
-        told = found.sources, found.absences
-        if told == self._known:
-            return replace(found, sources={}, absences={})
-        self._known = told
-        return found
+def _asleep(tick: Tick, draft: Draft) -> Tick:
+    """The tick as the next source sees it: with the devices of which it is known that they sleep."""
+    return tick._replace(asleep=frozenset(name for name, fields in draft.devices.items() if fields.get("asleep")))

@@ -5,6 +5,7 @@ The sampler goes on meanwhile. It looks at the start and whenever devices come, 
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 from accelctl.abi.rooms import Room
@@ -17,6 +18,10 @@ from accelctl.model.report import Report
 from accelctl.probes.scan import judge, look
 
 MOST_STUCK = 8
+SILENCE_S = 60.0
+"""A look that computes for so long without an end is given up."""
+_CREDIT_S = 1.0
+"""What one call of poll may count at most: whoever was stopped himself condemns nobody."""
 Signs = dict[str, tuple[tuple[str, str], ...]]
 """Device id -> (level, rule id), the worst first."""
 
@@ -37,6 +42,7 @@ class Scout:
         self.done = False
         self._root, self._rooms = root, rooms
         self._stuck = 0
+        self._silent_s, self._polled_at = 0.0, time.monotonic()
         self._child = WatchedChild(self._work, deadline_s=deadline_s)
         self._child.start()
 
@@ -47,6 +53,9 @@ class Scout:
     def poll(self, timeout_s: float) -> Seen | None:
         """What came, or None after so many seconds. A path that hangs is left out."""
         event = self._child.poll(timeout_s)
+        now = time.monotonic()
+        silent_s = self._silent_s + min(now - self._polled_at, _CREDIT_S)
+        self._silent_s, self._polled_at = 0.0 if event is not None else silent_s, now
         if isinstance(event, Message):
             return Seen(devices=event.value)
         if isinstance(event, Finished):
@@ -60,6 +69,9 @@ class Scout:
             self.done = True
             why = event.error if isinstance(event, Failed) else f"it ended ({event.state})"
             return Seen(problem=f"devices could not be listed: {why}")
+        if self._silent_s > SILENCE_S:
+            self.done = True
+            return Seen(problem=f"devices could not be listed: no end after {SILENCE_S:g} s")
         return None
 
     def close(self) -> None:

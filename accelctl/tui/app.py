@@ -86,6 +86,7 @@ class Top(App[int]):
         self.state = state
         self.pane = Pane()
         self.failure: Exception | None = None
+        self._late = False
         self._plain: Sequence[LineFilter] = () if styles else (Plain(),)
         self._pump = pump(lambda delivery: self.post_message(Arrived(delivery)))
 
@@ -110,6 +111,8 @@ class Top(App[int]):
     def _look(self) -> None:
         if isinstance(self._driver, Terminal) and self._driver.gone:
             self.action_end(128 + signal.SIGHUP)
+        elif self._late:
+            self.redraw()
 
     def _handle_exception(self, error: Exception) -> None:
         """Leave in order. Textual would print a page of traceback with the values of all variables."""
@@ -125,8 +128,10 @@ class Top(App[int]):
     # -- drawing --
 
     def redraw(self) -> None:
-        """Show what the state says now."""
-        self.pane.show(frame.draw(self.state, *self.size))
+        """Show what the state says now; later, where the terminal has not taken what was drawn before."""
+        self._late = isinstance(self._driver, Terminal) and self._driver.behind
+        if not self._late:
+            self.pane.show(frame.draw(self.state, *self.size))
 
     def on_resize(self, event: Resize) -> None:
         """Another size."""
@@ -140,6 +145,8 @@ class Top(App[int]):
                 self.state.start_anew()
             for snapshot in found.snapshots:
                 self.state.take(snapshot)
+            if found.anew:  # where somebody went, even if the picture is stopped
+                self.state.snapshot = self.state.newest
             self.state.ended = found.ended
             if isinstance(found.error, AccelError):
                 self.state.problem = found.error.message

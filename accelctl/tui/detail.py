@@ -8,7 +8,7 @@ from typing import Any
 from accelctl.model.reading import ABSENCES
 from accelctl.model.snapshot import key
 from accelctl.render import units
-from accelctl.render.layout import Span
+from accelctl.render.layout import Span, clean
 from accelctl.tui.lines import fit, wrapped
 from accelctl.tui.moment import Moment, percent, row_id, span_of
 from accelctl.tui.views import events
@@ -68,7 +68,7 @@ def _texts(name: str, value: Any, width: int) -> list[str]:
     if isinstance(value, bool):
         return ["yes" if value else "no"]
     if isinstance(value, tuple):
-        return [_parts(name, one if isinstance(one, tuple) else (one,)) for one in value] or ["none"]
+        return [clean(_parts(name, one if isinstance(one, tuple) else (one,))) for one in value] or ["none"]
     if name == "state" and value in STATES:
         return [f"{value} ({STATES[value]})"]
     if isinstance(value, (int, float)):

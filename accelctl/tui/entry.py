@@ -63,12 +63,16 @@ def run(wish: Wish, ask: Ask) -> int:
 def _check(ask: Ask) -> tuple[int, int]:
     screen_of(ask.screen)
     width, cross, height = ask.size.partition("x")
-    good = cross and width.isdigit() and height.isdigit() and len(ask.size) < 9
+    good = ask.size.isascii() and cross and width.isdigit() and height.isdigit() and len(ask.size) < 9
     size = (int(width), int(height)) if good else (0, 0)
     if size[0] < frame.LEAST[0] or size[1] < frame.LEAST[1]:
         raise UsageError(f"--size {ask.size}: columns and lines, 40x10 or more, as in 120x40")
     if ask.screenshot and (ask.once or ask.as_json):
         raise UsageError(f"--screenshot and {'--once' if ask.once else '--json'} do not go together")
+    if ask.screenshot:
+        from accelctl.render import output
+
+        output.check(ask.screenshot)
     if not (ask.once or ask.as_json or ask.screenshot):
         terminal.check(os.environ, (sys.stdin, sys.stdout))
     return size

@@ -38,7 +38,7 @@ class Pump:
         self._go, self._free = threading.Event(), threading.Event()
         self._go.set()
         self._free.set()
-        self._ended = False
+        self._ended = self._held = False
         self._over = False
         """It was told that the recording is over."""
         self._jump: float | None = None
@@ -51,17 +51,19 @@ class Pump:
         self._thread.start()
 
     def hold(self, held: bool) -> None:
-        """Stop and go on: for recordings, which would run on otherwise."""
-        if held:
-            self._go.clear()
-        else:
-            self._go.set()
+        """Stop and go on: for recordings, which would run on otherwise. A jump is made all the same."""
+        with self._lock:
+            self._held = held
+            if held and self._jump is None:
+                self._go.clear()
+            else:
+                self._go.set()
 
     def jump(self, seconds: float) -> None:
         """Go so many seconds on, or (negative) back; several jumps add up."""
         with self._lock:
             self._jump = (self._jump or 0.0) + seconds
-        self._go.set()
+            self._go.set()
 
     def taken(self) -> None:
         """The last delivery was dealt with."""
@@ -89,7 +91,10 @@ class Pump:
         self._free.wait()
         with self._lock:
             jump, self._jump = self._jump, None
-        if self._ended:
+            held = self._held
+            if held:
+                self._go.clear()
+        if self._ended or (held and jump is None):
             return
         if jump is not None:
             self._give(Delivery(self._jumped(jump), anew=True))

@@ -14,6 +14,7 @@ from accelctl.errors import UsageError
 from accelctl.model.reading import Reading
 from accelctl.model.snapshot import DeviceLevel, PoolLevel, ProcessLevel, QueueLevel, Snapshot, SpaceLevel
 from accelctl.probes.filters import AnyOf, Facts, parse_filters
+from accelctl.telemetry.clientrows import cut
 
 OWNERS = ("pid", "session")
 Level = TypeVar("Level", PoolLevel, QueueLevel, SpaceLevel)
@@ -34,7 +35,8 @@ class Wanted(NamedTuple):
             return snapshot
         found = {device.id: device for device in known}
         ids = {row.id for row in snapshot.devices if self.devices(found.get(row.id) or _Level(row))}
-        processes = [one for one in snapshot.processes if self._owner(f"pid {one.pid}") and ids & set(one.devices)]
+        mine = [one for one in snapshot.processes if self._owner(f"pid {one.pid}")]
+        processes = [cut(one, ids) for one in mine if ids & set(one.devices)]
         if self.owners:
             ids &= self._homes(snapshot, processes)
         return dataclasses.replace(

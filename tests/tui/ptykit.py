@@ -78,16 +78,18 @@ class Screen:
         """As if typed."""
         os.write(self.master, keys)
 
-    def wait(self, deadline_s: float = DEADLINE_S) -> int:
-        """Its end: the exit status, or 128 + n by a signal. What it still wrote is read."""
+    def wait(self, deadline_s: float = DEADLINE_S, *, reading: bool = True) -> int:
+        """Its end: the exit status, or 128 + n by a signal. What it still wrote is read, and if ``reading`` before."""
         end = time.monotonic() + deadline_s
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 break
             assert time.monotonic() < end, f"it did not end; it wrote {self.sent[-1000:]!r}"
-            if self.master >= 0:
+            if reading and self.master >= 0:
                 self._take(0.05)
+            else:
+                time.sleep(0.01)
         if self.master >= 0:
             self.drain(0.0)
         self.status = os.waitstatus_to_exitcode(status)

@@ -125,6 +125,34 @@ class TestPump:
             pump._step()
             assert got[-1].snapshots[-1].taken_ns == at(tick)
 
+    def test_a_jump_in_a_stopped_recording_does_not_let_it_run_on(self) -> None:
+        feed, got = Ticks(list(snapkit.recording(300)), seekable=True), list[Delivery]()
+        pump = Pump(feed, got.append)
+        pump._step()
+        pump.taken()
+        pump.hold(True)
+        pump.jump(200.0)
+        pump._step()
+        assert got[-1].snapshots[-1].taken_ns == at(200)
+        assert not pump._go.is_set()
+        pump.taken()
+        pump.jump(-100.0)
+        assert pump._go.is_set()
+        pump._step()
+        assert got[-1].snapshots[-1].taken_ns == at(100)
+        pump.taken()
+        pump.hold(False)
+        pump._step()
+        assert got[-1].snapshots[-1].taken_ns == at(101)
+
+    def test_a_jump_that_waits_is_made_although_it_was_stopped_then(self) -> None:
+        feed, got = Ticks(list(snapkit.recording(300)), seekable=True), list[Delivery]()
+        pump = Pump(feed, got.append)
+        pump._step()
+        pump.jump(200.0)
+        pump.hold(True)
+        assert pump._go.is_set()
+
     def test_closing_twice_is_safe_and_closes_the_feed(self) -> None:
         feed = Ticks([])
         pump = Pump(feed, lambda delivery: None)
@@ -166,7 +194,9 @@ class TestState:
         )
         assert state.row().pid == 1003
         state.take(snapkit.snapshot(tick=2, processes=2))
-        assert state.row().pid == 1000
+        moment = state.moment()
+        assert moment is not None
+        assert state.row() == state.rows(moment)[0]
 
 
 def text_of(screen: int, **more: int) -> str:

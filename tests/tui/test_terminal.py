@@ -128,6 +128,45 @@ def test_a_feed_that_hangs_delays_no_key() -> None:
         given_back(screen)
 
 
+@pytest.mark.parametrize("by", ["q", *SIGNALS])
+def test_a_terminal_that_takes_no_output_holds_up_no_end(by: str) -> None:
+    """As behind a stalled connection: nothing can be written, settings of the terminal can be put back."""
+    with Screen(HOST, size=(200, 60)) as screen:
+        screen.read_until(DRAWN)
+        blocked = time.monotonic() + 30
+        while "wait_woken" not in waits_of(screen.pid):
+            assert time.monotonic() < blocked, waits_of(screen.pid)
+            screen.type(b"2?")
+            time.sleep(0.02)
+        for _ in range(100):  # more pictures than Textual's queue of 30 holds
+            screen.type(b"2?")
+            time.sleep(0.02)
+        if by == "q":
+            screen.type(b"q")
+        else:
+            os.kill(screen.pid, getattr(signal, by))
+        assert screen.wait(15, reading=False) == {"q": 0, **SIGNALS}[by]
+        assert screen.settings() == screen.before
+
+
+def test_a_terminal_that_takes_output_again_shows_what_is_now() -> None:
+    with Screen(HOST, "mouse", size=(200, 60)) as screen:
+        screen.read_until(DRAWN)
+        for _ in range(100):
+            screen.type(b"23")
+            time.sleep(0.02)
+        screen.type(b"5")
+        screen.read_until(b"[5 Processes]")
+        screen.type(b"q")
+        assert screen.wait() == 0
+        given_back(screen)
+
+
+def waits_of(pid: int) -> list[str]:
+    """Where its threads wait in the kernel; writing to a terminal that is full: wait_woken."""
+    return [Path(f"{task}/wchan").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+
+
 def children_of(pid: int) -> list[int]:
     """Of all its threads."""
     return [

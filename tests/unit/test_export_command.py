@@ -21,8 +21,8 @@ import pytest
 from accelctl.cli import main
 from accelctl.errors import AccelError, TimeoutFailure, UsageError
 from accelctl.hal.scrape import MOST_CONNECTIONS, MOST_REQUEST, Endpoint, Page
-from accelctl.model.snapshot import Snapshot, SourceLevel
-from accelctl.render.openmetrics import CONTENT_TYPE
+from accelctl.model.snapshot import ProcessLevel, Snapshot, SourceLevel
+from accelctl.render.openmetrics import CONTENT_TYPE, metrics_text
 from accelctl.telemetry import exporting, feeds
 from tests import snapkit
 from tests.helpers import ROOT, environment, loaded_modules, run_cli
@@ -101,6 +101,26 @@ def test_a_reader_that_leaves_ends_it_quietly() -> None:
     assert child.wait(30) == 141
     assert child.stderr.read() == b""
     child.stderr.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_once_that_is_stopped_before_its_end_says_so(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script would take nothing at all for the numbers of a machine without devices."""
+    silent = Listed([])
+    monkeypatch.setattr(silent, "poll", lambda timeout_s: signal.raise_signal(number))
+    monkeypatch.setattr(feeds, "open_feed", lambda wish: silent)
+    assert main(["export", "--once"]) == 128 + number
+    assert capsys.readouterr().out == ""
+
+
+def test_a_name_cannot_command_a_terminal() -> None:
+    """`export --once` prints to one."""
+    process = ProcessLevel(pid=1, started=1, name='a\x1b[2J\x9b\r\n"b\\', memory=(("g", "vram", 4),))
+    text = metrics_text(Snapshot(taken_ns=1, processes=(process,)))
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert 'name="a?[2J??\\n\\"b\\\\"' in text
 
 
 def test_it_needs_no_extra() -> None:
@@ -339,6 +359,8 @@ def test_nothing_at_all_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
         feeds.Wish(budget=-1),
         feeds.Wish(demo=True, replay="x"),
         feeds.Wish(replay="x", service=("unix:/x",)),
+        feeds.Wish(demo=True, device=("vendor=amd",)),
+        feeds.Wish(replay="x", device=("vendor=amd",)),
         feeds.Wish(replay="/nowhere/at/all"),
         feeds.Wish(service=("unix:x",)),
     ],

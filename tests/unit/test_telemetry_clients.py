@@ -170,6 +170,14 @@ def test_buffers_go_to_their_maker_or_to_the_only_device(machine: Machine) -> No
     assert device(found, "node:dma_heap/system").memory_attributed_bytes == 4096
 
 
+def test_buffers_without_a_number_are_each_their_own(machine: Machine) -> None:
+    """Before Linux 5.14 fdinfo has no inode."""
+    buffer = "pos:\t0\nsize:\t8192\ncount:\t2\nexp_name:\tdrm\n"
+    for pid in (10, 11):
+        machine.process(pid, {3: (RENDER, "pos:\t0\n"), 4: ("/dmabuf:", buffer), 5: ("/dmabuf:", buffer)})
+    assert device(Watcher(machine).tick(), AMD).memory_attributed_bytes == 4 * 8192
+
+
 def test_a_clients_exported_buffers_are_not_counted_twice(machine: Machine) -> None:
     buffer = "ino:\t43\nsize:\t8192\ncount:\t2\nexp_name:\tdrm\n"
     machine.process(10, {3: (RENDER, vram(1, 1)), 6: ("/dmabuf:", buffer)})

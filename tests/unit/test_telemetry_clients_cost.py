@@ -75,6 +75,18 @@ def test_all_processes_are_looked_at_within_one_round(machine: Machine) -> None:
     assert len(set().union(*looked)) == 10
 
 
+def test_a_number_that_comes_and_goes_waits_for_one_turn(machine: Machine) -> None:
+    watcher = Watcher(machine, rescan_s=3600)
+    for _ in range(5):
+        machine.process(10, {3: (RENDER, vram(7, 1))})
+        watcher.tick()
+        machine.end(10)
+        watcher.tick()
+    machine.process(10, {3: (RENDER, vram(7, 1))})
+    watcher.tick()
+    assert list(watcher.source._turn) == [10]
+
+
 def test_rows_that_did_not_change_are_the_same_objects(machine: Machine) -> None:
     many(machine, processes=2, files=1)
     watcher = Watcher(machine, rescan_s=3600)

@@ -18,7 +18,7 @@ from accelctl.hal.root import SysRoot
 from accelctl.hal.tree import DirTree
 from accelctl.hal.udev import Device as UdevDevice
 from accelctl.model.device import Device
-from accelctl.model.snapshot import EventMark, Snapshot
+from accelctl.model.snapshot import EventMark, ProcessLevel, Snapshot
 from accelctl.probes.events import Fault
 from accelctl.probes.filters import AnyOf, parse_filters
 from accelctl.telemetry import events as happenings
@@ -119,6 +119,24 @@ def test_the_filter_takes_out_rows_of_others() -> None:
     only(["a"])(draft)
     assert list(draft.devices) == ["a"]
     assert [one.text for one in draft.events] == ["a", ""]
+
+
+def test_of_a_process_only_what_it_holds_of_the_devices_asked_for() -> None:
+    draft = Draft()
+    draft.processes = [
+        ProcessLevel(
+            pid=1, started=1, name="job", shared_with=(2,), devices=("a", "b"),
+            memory=(("a", "vram", 1), ("b", "vram", 40)), engines=(("a", "gfx", 0.5), ("b", "gfx", 1.0)),
+            files=(("", 1), ("a", 2), ("b", 3)), mapped=(("a", 4096), ("b", 8192)),
+        ),
+    ]  # fmt: skip
+    only(["a"])(draft)
+    assert draft.processes == [
+        ProcessLevel(
+            pid=1, started=1, name="job", shared_with=(2,), devices=("a",), memory=(("a", "vram", 1),),
+            engines=(("a", "gfx", 0.5),), files=(("a", 2),), mapped=(("a", 4096),),
+        ),
+    ]  # fmt: skip
 
 
 def test_a_sensor_that_hangs_leaves_the_others(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 pytest.importorskip("grpc", reason="the service needs the extra umd: pip install 'accelctl[umd]'")
 
 from accelctl.memory.va import GoodFit
-from accelctl.model.snapshot import PoolLevel, ProcessLevel, Snapshot, SourceLevel, key
+from accelctl.model.snapshot import Gone, PoolLevel, ProcessLevel, Snapshot, SourceLevel, key
 from accelctl.smoke.ownservice import OwnService
 from accelctl.telemetry.merge import MergedFeed, merged
 from accelctl.telemetry.service import owner
@@ -396,6 +397,25 @@ def test_sources_of_the_slower_part_are_told_once() -> None:
     found = [one for _ in range(3) if (one := feed.poll(0)) is not None]
     assert set(found[0].sources) == set(ticks[0].sources) | set(slow.sources)
     assert [one.sources for one in found[1:]] == [{}, {}]
+
+
+def test_a_change_in_one_part_tells_the_sources_of_all() -> None:
+    """Whoever reads takes what comes for all there is."""
+    quiet = Snapshot(taken_ns=1, monotonic_ns=1)
+    live = replace(
+        quiet, sources={"devices/gpu/power_state": "sys/x"}, absences={"devices/gpu/power_mw": Gone("asleep")}
+    )
+    service = replace(quiet, sources={"devices/sim:0/clients": "service"})
+    fewer = replace(quiet, sources={"devices/gpu/clients": "proc"})
+    late = Listed([])
+    feed = MergedFeed([Listed([live, quiet, quiet, fewer]), late])
+    told = [feed.poll(0)]
+    late.left = [service]
+    told += [feed.poll(0) for _ in range(3)]
+    both = {**live.sources, **service.sources}
+    assert [one and (one.sources, one.absences) for one in told] == [
+        (live.sources, live.absences), (both, live.absences), ({}, {}), ({**fewer.sources, **service.sources}, {}),
+    ]  # fmt: skip
 
 
 def test_many_sessions_share_one_sample() -> None:
