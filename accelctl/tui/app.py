@@ -122,7 +122,9 @@ class Top(App[int]):
         self._close_messages_no_wait()
 
     def close(self) -> None:
-        """End the thread and the feed."""
+        """End the threads and the feed."""
+        if isinstance(self._driver, Terminal):
+            self._driver.quit()
         self._pump.close()
 
     # -- drawing --

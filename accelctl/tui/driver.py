@@ -107,6 +107,12 @@ class Terminal(LinuxDriver):
         super().close()
         self._lasting.settle(LAST_S)
 
+    def quit(self) -> None:
+        """However the program ends: no process ends before its threads, and one that reads from a terminal that has
+        vanished is busy for ever."""
+        self.exit_event.set()
+        super().close()
+
     def run_input_thread(self) -> None:
         """Keys, until there are none; a terminal that is gone is no mistake of this program."""
         try:
