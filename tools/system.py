@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-OWN_PACKAGES = ("fish", "groff-base", "iproute2", "lshw", "pciutils", "strace", "util-linux", "zsh")
+OWN_PACKAGES = ("fish", "groff-base", "iproute2", "lshw", "pciutils", "strace", "tmux", "util-linux", "zsh")
 """Shells for the completion scripts, groff for man pages, lshw and lspci as yardsticks, strace to count opens."""
 
 
