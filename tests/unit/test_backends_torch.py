@@ -118,15 +118,20 @@ def test_handing_over_does_not_wait_and_settling_does(line: Line) -> None:
     ],
 )
 def test_what_fails_ends_its_ring_and_no_other(line: Line, error: Exception, said: str) -> None:
-    ring, other, ran = Timeline(8), Timeline(8), list[int]()
+    ring, other, ran, go = Timeline(8), Timeline(8), list[int](), threading.Event()
+
+    def hold() -> None:
+        go.wait(10.0)
 
     def fail() -> None:
         raise error
 
+    line.put(other, hold)  # until all are in: a ring that is lost takes no more
     line.put(ring, fail)
     line.put(ring, lambda: ran.append(1))
     line.put(other, lambda: None)
-    assert other.wait(1, 10.0)
+    go.set()
+    assert other.wait(2, 10.0)
     with pytest.raises(DeviceUnusable) as caught:
         ring.wait(2, 10.0)
     assert caught.value.message == f"the ring is lost: {said}"
