@@ -9,13 +9,14 @@ import tracemalloc
 from math import isnan, nan
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from accelctl.model.snapshot import PoolLevel, QueueLevel, Snapshot, SpaceLevel, key
 from accelctl.telemetry.history import History, growth, rate, rise, stalled_s
 from tests import snapkit
+
+np = pytest.importorskip("numpy")
+stats = pytest.importorskip("scipy.stats")
 
 PID = snapkit.FIRST_PID + 3
 WHO = f"{PID}@{40_000 + 17 * 3}"
