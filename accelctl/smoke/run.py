@@ -17,10 +17,11 @@ from accelctl.abi import compute
 from accelctl.abi.compute import Found
 from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, UsageError
 from accelctl.exits import SIGNAL_BASE
+from accelctl.hal.endings import in_order
 from accelctl.hal.trace import Trace
 from accelctl.model.smokereport import CaseRow, DecodeRun, SmokeReport
 from accelctl.model.stressreport import FAIL, INCONCLUSIVE, PASS, SKIP
-from accelctl.smoke import capabilities, compare, endings, through
+from accelctl.smoke import capabilities, compare, through
 from accelctl.smoke.alone import Alone
 from accelctl.smoke.cases import Case, Trial, select, sequences
 from accelctl.smoke.decode import decode
@@ -77,7 +78,7 @@ def carry_out(request: Request, tick: Tick = lambda name, number, count: None) -
     known = capabilities.read(request.save) if request.save else []
     if request.save:
         capabilities.save(request.save, known)  # a place that cannot be written is told before the run
-    with endings.in_order(), ExitStack() as held:
+    with in_order(), ExitStack() as held:
         try:
             run, hello, found = _begun(request, held, tick)
         except ServiceError as error:
@@ -183,7 +184,7 @@ class Run:
             self.count()
         except KeyboardInterrupt:
             self.ended = SIGNAL_BASE + signal.SIGINT
-        except SystemExit as error:  # see endings
+        except SystemExit as error:  # see hal.endings
             self.ended = int(error.code or 0)
 
     def unclean(self, error: AccelError) -> None:

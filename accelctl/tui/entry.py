@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import NoReturn
 
 from accelctl.errors import TimeoutFailure, UsageError
+from accelctl.hal.endings import in_order
 from accelctl.model.snapshot import Snapshot
 from accelctl.render import term
 from accelctl.telemetry.feed import Feed
@@ -47,7 +44,7 @@ class Ask:
 def run(wish: Wish, ask: Ask) -> int:
     """The exit status. What is wrong with the options is said before anything is opened."""
     size = _check(ask)
-    with _in_order():
+    with in_order():
         feed = _opened(wish, ask.record)
         if ask.screenshot:
             _write_picture(feed, ask, size)
@@ -139,18 +136,3 @@ def _first(feed: Feed, ticks: int) -> Iterator[Snapshot]:
             yield found
     if early is not None:
         yield early
-
-
-@contextmanager
-def _in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end it as Ctrl-C does: children go first."""
-    before = {number: signal.signal(number, _ended) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _ended(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
