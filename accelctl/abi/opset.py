@@ -58,6 +58,18 @@ class Op(NamedTuple):
         return {name: _value(self.name, attr, given.get(name)) for name, attr in known.items()}
 
 
+def whole(value: Value) -> int:
+    """An attribute that is an int by the table."""
+    assert isinstance(value, int)
+    return value
+
+
+def real(value: Value) -> float:
+    """An attribute that is a float by the table."""
+    assert isinstance(value, float)
+    return value
+
+
 def _value(op: str, attr: Attr, text: str | None) -> Value:
     if text is None:
         if attr.default is REQUIRED:

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from accelctl.abi.opset import Attrs
-from accelctl.backends.sim.ops.numeric import Array, f32, real, store, whole
+from accelctl.abi.opset import Attrs, real, whole
+from accelctl.backends.sim.ops.numeric import Array, f32, store
 from accelctl.backends.sim.ops.shapes import MOST_ELEMENTS, MOST_WORK
 from accelctl.backends.sim.tables import JobFault
 

@@ -7,8 +7,8 @@ from typing import cast
 
 import numpy as np
 
-from accelctl.abi.opset import Attrs
-from accelctl.backends.sim.ops.numeric import Array, f32, store, store_wrapped, whole
+from accelctl.abi.opset import Attrs, whole
+from accelctl.backends.sim.ops.numeric import Array, f32, store, store_wrapped
 from accelctl.backends.sim.tables import JobFault
 
 

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from accelctl.abi.opset import Attrs
-from accelctl.backends.sim.ops.numeric import (
-    Array,
-    f32,
-    real,
-    store,
-    store_converted,
-    store_wide,
-    store_wrapped,
-)
+from accelctl.abi.opset import Attrs, real
+from accelctl.backends.sim.ops.numeric import Array, f32, store, store_converted, store_wide, store_wrapped
 
 
 def copy(attrs: Attrs, out: Array, x: Array) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from accelctl.abi.opset import Attrs
-from accelctl.backends.sim.ops.numeric import Array, f32, real, store, whole
+from accelctl.abi.opset import Attrs, real, whole
+from accelctl.backends.sim.ops.numeric import Array, f32, store
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:

@@ -8,8 +8,6 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from accelctl.abi.opset import Value
-
 Array = NDArray[Any]
 NUMPY: dict[str, np.dtype[Any]] = {
     "fp32": np.dtype(np.float32),
@@ -25,18 +23,6 @@ _INTS = "iu"
 def f32(x: Array) -> Array:
     """As fp32, row major. Exact for all floating types and the 8-bit integers."""
     return x.astype(np.float32, order="C")
-
-
-def whole(value: Value) -> int:
-    """An attribute that is an int by the table."""
-    assert isinstance(value, int)
-    return value
-
-
-def real(value: Value) -> float:
-    """An attribute that is a float by the table."""
-    assert isinstance(value, float)
-    return value
 
 
 def store(out: Array, value: Array) -> None:

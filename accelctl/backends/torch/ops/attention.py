@@ -6,10 +6,10 @@ import math
 
 import torch
 
-from accelctl.abi.opset import Attrs
+from accelctl.abi.opset import Attrs, real, whole
 from accelctl.backends.torch.ops.kernels import MOST_ELEMENTS
 from accelctl.backends.torch.ops.line import Fault
-from accelctl.backends.torch.ops.numeric import Array, f32, real, store, whole
+from accelctl.backends.torch.ops.numeric import Array, f32, store
 
 _SCORES = 1 << 24
 """Scores that are held at one time: more queries are done one part after the other."""

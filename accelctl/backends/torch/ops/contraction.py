@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import torch
 
-from accelctl.abi.opset import Attrs
+from accelctl.abi.opset import Attrs, whole
 from accelctl.backends.torch.ops.line import Fault
-from accelctl.backends.torch.ops.numeric import Array, f32, f64, store, whole
+from accelctl.backends.torch.ops.numeric import Array, f32, f64, store
 
 
 def matmul(attrs: Attrs, out: Array, a: Array, b: Array) -> None:

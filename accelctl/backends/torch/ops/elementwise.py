@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from accelctl.abi.opset import Attrs
-from accelctl.backends.torch.ops.numeric import Array, f32, f64, real, store, store_wide
+from accelctl.abi.opset import Attrs, real
+from accelctl.backends.torch.ops.numeric import Array, f32, f64, store, store_wide
 
 
 def copy(attrs: Attrs, out: Array, x: Array) -> None:

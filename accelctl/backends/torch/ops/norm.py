@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from accelctl.abi.opset import Attrs
-from accelctl.backends.torch.ops.numeric import Array, f32, real, store, whole
+from accelctl.abi.opset import Attrs, real, whole
+from accelctl.backends.torch.ops.numeric import Array, f32, store
 
 
 def _epsilon(attrs: Attrs) -> float:

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from accelctl.abi.opset import Value
 from accelctl.backends.torch.ops.line import Fault
 
 Array = Any
@@ -30,18 +29,6 @@ def f32(x: Array) -> Array:
 def f64(x: Array) -> Array:
     """As fp64: exact for everything."""
     return x.to(torch.float64)
-
-
-def whole(value: Value) -> int:
-    """An attribute that is an int by the table."""
-    assert isinstance(value, int)
-    return value
-
-
-def real(value: Value) -> float:
-    """An attribute that is a float by the table."""
-    assert isinstance(value, float)
-    return value
 
 
 def store(out: Array, value: Array) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from accelctl.abi.opset import Attrs
-from accelctl.backends.torch.ops.numeric import Array, f32, store, whole
+from accelctl.abi.opset import Attrs, whole
+from accelctl.backends.torch.ops.numeric import Array, f32, store
 
 
 def topk_softmax(attrs: Attrs, weights: Array, ids: Array, gating: Array, bias: Array | None) -> None:
