@@ -93,7 +93,7 @@ def _command(command: Any, path: tuple[str, ...], summary: str) -> Command:
         tuple(_option(p, ctx) for p in params if p.param_type_name == "option"),
         tuple(_argument(p) for p in params if p.param_type_name == "argument"),
         tuple(getattr(command, "examples", ())),
-        tuple(_command(child, (*path, name), child.get_short_help_str(60)) for name, child in children),
+        tuple(_command(child, (*path, name), child.get_short_help_str(70)) for name, child in children),
     )
 
 

@@ -77,8 +77,9 @@ def pool_of(found: Snapshot) -> PoolLevel:
 def test_pools_are_what_the_client_took(feed: ProcessFeed, session: ClientSession) -> None:
     kept = [session.alloc((64, 64), "fp32") for _ in range(3)]
     session.free(session.alloc_bytes(100_000))
-    found = wait_for(feed, lambda one: bool(one.pools) and pool_of(one).misses == 4)
+    found = wait_for(feed, lambda one: bool(one.pools) and pool_of(one).ops == (("client", 4, 1),))
     pool = pool_of(found)
+    assert pool.misses == 4
     assert (pool.device, pool.owner, pool.capacity_bytes) == ("sim:0", owner(session.id), LIMIT)
     assert (pool.in_use_bytes, pool.asked_bytes) == (3 * 16384, 3 * 16384)
     assert pool.cached_bytes == 114_688

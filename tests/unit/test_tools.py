@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,44 @@ def test_a_failed_step_fails_the_run_but_not_the_next_step() -> None:
     run.step("one", lambda: False)
     run.step("two", lambda: True)
     assert run.bad == ["one"]
+
+
+# -- a test that fails among others --
+
+ONCE = """
+from pathlib import Path
+
+def test_second_time():
+    here = Path(__file__).with_suffix(".ran")
+    ran = here.exists()
+    here.touch()
+    assert ran
+
+def test_good():
+    pass
+"""
+NEVER = "def test_never():\n    assert False\n"
+MANY = "import pytest\n\n@pytest.mark.parametrize('n', range(4))\ndef test_never(n):\n    assert False\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "bad", "counts", "alone"),
+    [
+        (ONCE, [], (2, 0), ["test_it::test_second_time"]),
+        (NEVER, ["part"], (0, 1), []),
+        (MANY, ["part"], (0, 4), []),
+    ],
+    ids=("once", "never", "many"),
+)
+def test_who_fails_among_others_is_tried_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, bad: list[str], counts: tuple[int, int], alone: list[str]
+) -> None:
+    monkeypatch.setattr(test, "ROOT", tmp_path)
+    monkeypatch.setattr(test, "RESULTS", tmp_path / "results")
+    (tmp_path / "tests" / "here").mkdir(parents=True)
+    (tmp_path / "tests" / "here" / "test_it.py").write_text(text, encoding="utf-8")
+    run = test.Run()
+    run.pytest("part", sys.executable, ("here",))
+    assert run.bad == bad
+    assert (run.counts.passed, run.counts.failed) == counts
+    assert [name.removeprefix("tests.here.") for name in run.counts.alone] == alone
