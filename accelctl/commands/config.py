@@ -6,15 +6,18 @@ import typer
 
 from accelctl.model.setting import Setting
 
-EXAMPLES = (
-    ("accelctl config", "all commands; a mistake in any file or variable is told"),
-    ("accelctl config probe", "one command"),
-    ("ACCELCTL_PROBE_FAIL_ON=warn accelctl config probe", "a variable is ACCELCTL_COMMAND_OPTION"),
-    ("accelctl config --json", "for programs"),
-)
+EXAMPLES = {
+    "show": (
+        ("accelctl config", "all commands; a mistake in any file or variable is told"),
+        ("accelctl config show probe", "one command"),
+        ("ACCELCTL_PROBE_FAIL_ON=warn accelctl config show probe", "a variable is ACCELCTL_COMMAND_OPTION"),
+        ("accelctl config show --json", "for programs"),
+    ),
+}
+DEFAULT = "show"
 
 
-def config(
+def show(
     ctx: typer.Context,
     command: Annotated[str | None, typer.Argument(help="only this command", metavar="COMMAND")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document, schema accelctl.config/1")] = False,
@@ -48,8 +51,12 @@ def config(
         row = setup.commands[name]
         loaded = frame.load(name, row.module, row.function, row.summary)
         context = loaded.context_class(loaded, info_name=name)
-        found += settings.in_force(loaded, context, layers).values()
+        for one in getattr(loaded, "commands", {}).values() or [loaded]:
+            found += [new for new in settings.in_force(one, context, layers).values() if new not in found]
     if as_json:
         term.emit(document.dumps(settings_document(layers.files, found)))
     else:
         term.emit(settings_text(layers.files, found, term.current()))
+
+
+config = {"show": (show, "every option, its value when it is not typed, and where that is from")}

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from accelctl.commands import settings
 from accelctl.render import term
 
 ANYWHERE = (
@@ -23,8 +24,11 @@ def write(command: Any, ctx: Any, formatter: Any) -> None:
         _write_examples(formatter, command.examples)
     for title, rows in _panels(command, ctx).items():
         _write_section(formatter, title, rows)
+    below = getattr(command, "commands", {})
+    if below:
+        _write_section(formatter, "Commands", [(name, one.get_short_help_str(70)) for name, one in below.items()])
     formatter.write_paragraph()
-    formatter.write_text(ANYWHERE.format(prefix=f"ACCELCTL_{command.name}_".upper().replace("-", "_")))
+    formatter.write_text(ANYWHERE.format(prefix=f"ACCELCTL_{settings.scope(command)}_".upper().replace("-", "_")))
 
 
 def _panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from accelctl.commands import values
 from accelctl.errors import AccelError, UsageError
 from accelctl.hal import configfile
-from accelctl.model.setting import DEFAULT, ENVIRONMENT, FILE, REFUSED, TAKEN, Layers, Setting, Setup, Value
+from accelctl.model.setting import DEFAULT, ENVIRONMENT, FILE, REFUSED, TAKEN, Layers, Setting, Setup
 from accelctl.render import notes
 
 DANGEROUS = frozenset(("allow-wake", "disruptive", "fault", "force", "kill", "kmemleak", "limit", "shared", "sweep"))
@@ -33,9 +34,14 @@ def apply(command: Any, ctx: Any) -> None:
     for file in layers.files:
         if file.state == REFUSED:
             notes.warn(f"{file.path}: not taken: {file.reason}")
-    settings = in_force(command, ctx, layers) if layers.tables or _variables(command.name) else {}
+    settings = in_force(command, ctx, layers) if layers.tables or _variables(scope(command)) else {}
     ctx.default_map = {name: one.value for name, one in settings.items() if one.origin == FILE}
-    ctx.meta[_KEY] = layers, settings
+    ctx.meta[_KEY] = layers, settings, ctx
+
+
+def scope(command: Any) -> str:
+    """The name that options stand below: a command's own, or that of the group it belongs to."""
+    return str(command.name if getattr(command, "group", None) is None else command.group.name)
 
 
 def layers_of(ctx: Any) -> Layers:
@@ -77,14 +83,22 @@ def _variables(command: str) -> list[str]:
 
 def in_force(command: Any, ctx: Any, layers: Layers) -> dict[str, Setting]:
     """Parameter name -> what stands in for it. Raises UsageError for anything that is not understood."""
-    name, options = command.name, options_of(command, ctx)
-    known = {_variable(name, key): key for key in options}
+    name, options = scope(command), options_of(command, ctx)
+    every = {**options, **_of_siblings(command, ctx)}
+    known = {_variable(name, key): key for key in every}
     for variable in _variables(name):
         _check(name, known.get(variable, ""), variable, known, variable)
     for path, tables in layers.tables:
         for key in tables.get(name, {}):
-            _check(name, key if key in options else "", key, options, f"{path}: [{name}] {key}")
+            _check(name, key if key in every else "", key, every, f"{path}: [{name}] {key}")
     return {option.name: _setting(name, key, option, ctx, layers) for key, option in options.items()}
+
+
+def _of_siblings(command: Any, ctx: Any) -> dict[str, Any]:
+    """Options of the other commands of a group: they stand in the same table."""
+    group = getattr(command, "group", None)
+    others = group.commands.values() if group is not None else ()
+    return {key: option for one in others for key, option in options_of(one, ctx).items()}
 
 
 def _check(command: str, key: str, word: str, known: Iterable[str], where: str) -> None:
@@ -100,46 +114,24 @@ def _setting(command: str, key: str, option: Any, ctx: Any, layers: Layers) -> S
     """The highest layer that has a value; all of them are checked."""
     variable = variable_of(command, key)
     option.envvar, option.show_envvar = variable or None, False  # one line of the help page tells it for all
-    found = Setting(command, key, _plain(option.default), DEFAULT, "", variable)
+    found = Setting(command, key, values.plain(option.default), DEFAULT, "", variable)
     for path, tables in reversed(layers.tables):
         if key in tables.get(command, {}):
             where = f"{path}: [{command}] {key}"
-            found = found._replace(value=_from_file(option, ctx, tables[command][key], where), origin=FILE, place=path)
+            found = found._replace(
+                value=values.from_file(option, ctx, tables[command][key], where), origin=FILE, place=path
+            )
     typed = option.value_from_envvar(ctx)
     if typed is not None:
-        found = found._replace(value=_cast(option, ctx, typed, variable), origin=ENVIRONMENT, place=variable)
+        found = found._replace(value=values.cast(option, ctx, typed, variable), origin=ENVIRONMENT, place=variable)
     return found
-
-
-def _from_file(option: Any, ctx: Any, value: Any, where: str) -> Value:
-    from accelctl.model.configtext import FLAG, NUMBER, TEXT, WHOLE, value_for
-
-    name = option.type.name
-    kind = FLAG if option.is_flag else WHOLE if name.startswith("int") else NUMBER if name.startswith("float") else TEXT
-    return _cast(option, ctx, value_for(kind, -1 if option.multiple else option.nargs, value, where), where)
-
-
-def _cast(option: Any, ctx: Any, value: Any, where: str) -> Value:
-    """Click's own conversion; its error names the place instead of an option that nobody typed."""
-    try:
-        return _plain(option.type_cast_value(ctx, value))
-    except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        raise UsageError(f"{where}: {getattr(error, 'message', error)}") from None
-
-
-def _plain(value: Any) -> Value:
-    if isinstance(value, (list, tuple)):
-        return [str(_plain(one)) for one in value]
-    value = getattr(value, "value", value)  # of an Enum
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
 
 
 def explain(error: AccelError, ctx: Any) -> None:
     """Add where a value is from that the user did not type, to an error that names the option or its value."""
-    for name, one in ctx.meta.get(_KEY, ((), {}))[1].items():
-        source = ctx.get_parameter_source(name)
+    _, settings, inner = ctx.meta.get(_KEY, ((), {}, ctx))
+    for name, one in settings.items():
+        source = inner.get_parameter_source(name)
         texts = one.value if isinstance(one.value, list) else [str(one.value)]
         said = re.search(rf"--{one.option}(?![\w-])", error.message) or any(
             len(text) > 3 and text in error.message for text in texts if not isinstance(one.value, bool)

@@ -7,6 +7,7 @@ import pytest
 import accelctl
 from accelctl import cli
 from tests.helpers import run_cli
+from tools import tree
 
 
 def test_version_as_text_and_json() -> None:
@@ -46,10 +47,10 @@ def test_help_of_a_command(words: list[str]) -> None:
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("name", list(cli.COMMANDS))
+@pytest.mark.parametrize("name", [" ".join(one.path) for top in tree.load() for one in top.walk()])
 def test_every_command_has_help_in_80_columns(name: str) -> None:
     """Examples are exempt: command lines are for copying and are never wrapped."""
-    done = run_cli(name, "--help", code=0)
+    done = run_cli(*name.split(), "--help", code=0)
     examples = done.stdout.partition("Examples:\n")[2].partition("\n\n")[0]
     long = [line for line in done.stdout.splitlines() if len(line) > 80 and line not in examples]
     assert long == []
@@ -106,3 +107,24 @@ def test_table_is_honest() -> None:
         assert row.module == f"accelctl.commands.{name}", name
         assert len(row.summary) <= 62, name
         assert not row.summary.endswith("."), name
+
+
+# -- commands below a command --
+
+
+def test_the_default_stands_in_where_none_is_named() -> None:
+    assert run_cli("config", code=0).stdout == run_cli("config", "show", code=0).stdout
+    assert run_cli("config", "probe", code=0).stdout == run_cli("config", "show", "probe", code=0).stdout
+    assert run_cli("config", "--json", code=0).stdout == run_cli("config", "show", "--json", code=0).stdout
+
+
+def test_a_group_lists_what_is_below_it() -> None:
+    done = run_cli("config", "--help", code=0)
+    assert done.stdout.startswith("Usage: accelctl config [OPTIONS] COMMAND\n")
+    assert done.stdout.index("Examples:") < done.stdout.index("Options:") < done.stdout.index("Commands:\n  show ")
+
+
+def test_commands_of_a_group_share_variables() -> None:
+    assert run_cli("config", "show", "probe", env={"ACCELCTL_CONFIG_JSON": "1"}, code=0).stdout.startswith("{")
+    done = run_cli("config", "show", env={"ACCELCTL_CONFIG_JSNO": "1"}, code=2)
+    assert done.stderr.startswith("accelctl config: ACCELCTL_CONFIG_JSNO: no such option (did you mean ")

@@ -187,7 +187,7 @@ def test_plain_checkout_without_typer() -> None:
 def test_too_old_typer_is_named(tmp_path: Path) -> None:
     for name, text in {
         "__init__": "from .main import Typer\n__version__ = '0.7.0'",
-        "core": "class TyperCommand: pass",
+        "core": "class TyperCommand: pass\nclass TyperGroup: pass",
         "main": "def get_command(x): pass\nclass Typer: pass",
     }.items():
         (tmp_path / "typer").mkdir(exist_ok=True)

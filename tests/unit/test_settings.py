@@ -54,6 +54,13 @@ class Layered:
         with loaded.make_context(command, list(words), obj=Setup(cli.COMMANDS, True), **frame.presentation()) as ctx:
             return {name: list(value) if isinstance(value, tuple) else value for name, value in ctx.params.items()}
 
+    def below(self, group: str, name: str, *words: str) -> dict[str, Any]:
+        """The values that a command of a group would get."""
+        row = cli.COMMANDS[group]
+        loaded = frame.load(group, row.module, row.function, row.summary).commands[name]
+        with loaded.make_context(name, list(words), obj=Setup(cli.COMMANDS, True), **frame.presentation()) as ctx:
+            return dict(ctx.params)
+
 
 @pytest.fixture
 def layered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layered:
@@ -132,6 +139,21 @@ def test_help_reads_nothing(layered: Layered) -> None:
             layered.params("probe", *words)
 
 
+# -- commands of a group --
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_commands_of_a_group_share_a_table(layered: Layered, layer: str) -> None:
+    words = layered.set(layer, "config", "json", True)
+    assert layered.below("config", "show", *words)["as_json"] is True
+
+
+def test_what_no_command_of_a_group_has_is_refused(layered: Layered) -> None:
+    layered.set("folder", "config", "jsno", True)
+    with pytest.raises(UsageError, match="no such option"):
+        layered.below("config", "show")
+
+
 # -- what only the command line sets --
 
 
@@ -139,8 +161,9 @@ def all_options() -> list[tuple[str, str, Any]]:
     found = []
     for name, row in cli.COMMANDS.items():
         command = frame.load(name, row.module, row.function, row.summary)
-        ctx = command.context_class(command, info_name=name)
-        found += [(name, key, option) for key, option in settings.options_of(command, ctx).items()]
+        for one in getattr(command, "commands", {}).values() or [command]:
+            ctx = one.context_class(one, info_name=name)
+            found += [(name, key, option) for key, option in settings.options_of(one, ctx).items()]
     return found
 
 
