@@ -82,7 +82,8 @@ class PollSource:
 
 
 class NetlinkSource:
-    """The kernel's events, and udevd's where it runs."""
+    """The kernel's events, and udevd's where it runs. The sockets hear from the start; what is there already is learnt
+    with the first look, which costs more than all before it."""
 
     def __init__(self, kernel: Monitor, udevd: Monitor | None, say: Say, patience: float = PATIENCE) -> None:
         self.name = "netlink kernel" if udevd is None else "netlink udev"
@@ -91,8 +92,6 @@ class NetlinkSource:
         self._told: deque[int] = deque(maxlen=REMEMBERED)
         self._overflows = 0
         self._silent = False
-        for monitor in self._monitors():
-            monitor.start()
 
     def _monitors(self) -> list[Monitor]:
         return [self._kernel] if self._udevd is None else [self._kernel, self._udevd]

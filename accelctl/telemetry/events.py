@@ -60,13 +60,18 @@ class Uevents:
         self.said: list[str] = []
         self._events = open_source(self._context, self._interest, self.said.append)
         self._watcher: Watcher | None = None
+        self._first = True
 
     def descriptors(self) -> list[int]:
         """What the child has to inherit."""
         return self._events.descriptors()
 
     def sample(self, draft: Draft, tick: Tick) -> None:
-        """See Source."""
+        """See Source. The first Snapshot does not wait for what it costs to learn all devices: sockets keep what
+        comes meanwhile."""
+        if self._first:
+            self._first = False
+            return
         if self._watcher is None:
             known = Known(self._context, self._interest)
             known.learn()

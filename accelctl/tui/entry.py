@@ -22,6 +22,8 @@ from accelctl.tui.state import State, screen_of, state_for
 
 ONCE_TICKS = 2
 """Rates (busy engines, works a second) need a second look."""
+LISTED_S = 0.05
+"""Enough to list the devices of most machines, which forks what samples them."""
 LONGEST_S = 30.0
 """Without any number for so long there will be none."""
 
@@ -52,9 +54,21 @@ def run(wish: Wish, ask: Ask) -> int:
         if ask.once or ask.as_json:
             _show_once(feed, as_json=ask.as_json)
             return 0
-        from accelctl.tui import run as dashboards
+        return _show(feed, ask)
 
-        return dashboards.show(feed, screen=ask.screen, mouse=ask.mouse)
+
+def _show(feed: Feed, ask: Ask) -> int:
+    """Dashboards. While Textual is imported, which takes longer than all the rest, numbers are gathered already."""
+    try:
+        state = state_for(feed)
+        state.screen = screen_of(ask.screen)
+        if not feed.seekable and (first := feed.poll(LISTED_S)) is not None:
+            state.take(first)
+        from accelctl.tui import run as dashboards
+    except BaseException:
+        feed.close()
+        raise
+    return dashboards.show(feed, state, mouse=ask.mouse)
 
 
 def _check(ask: Ask) -> tuple[int, int]:

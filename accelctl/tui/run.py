@@ -8,20 +8,18 @@ from accelctl.render import term
 from accelctl.telemetry.feed import Feed
 from accelctl.tui.app import Top
 from accelctl.tui.pump import Pump
-from accelctl.tui.state import screen_of, state_for
+from accelctl.tui.state import State
 
 EARLY_S = 0.25
-"""So long a first look may keep the first frame waiting. It forks what samples, and that before Textual has threads."""
+"""So long a first look may keep the first frame waiting."""
 
 
-def show(feed: Feed, *, screen: str = "", mouse: bool = True) -> int:
-    """Dashboards until somebody ends them; the exit status. The feed is open already, since it may have forked, and is
-    closed here."""
+def show(feed: Feed, state: State, *, mouse: bool = True) -> int:
+    """Dashboards until somebody ends them; the exit status. The feed is open already, and what it forks is there:
+    Textual has threads. It is closed here."""
     app = None
     try:
-        state = state_for(feed)
-        state.screen = screen_of(screen)
-        if not feed.seekable and (early := feed.poll(EARLY_S)) is not None:
+        if state.snapshot is None and not feed.seekable and (early := feed.poll(EARLY_S)) is not None:
             state.take(early)
         app = Top(state, partial(Pump, feed), styles=term.current().colors is not None)
         status = app.run(mouse=mouse)

@@ -59,14 +59,17 @@ def results() -> Iterable[Result]:
     with tempfile.TemporaryDirectory() as folder:
         machine(Path(folder))
         command = ("accelctl", "top", "--root", folder, "--screen", "processes")
+        # as after an installation: byte code is there
+        compiled = {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": f"{folder}/compiled"}
         starts = []
-        for _ in range(STARTS):
+        for _ in range(STARTS + 1):
             begin = time.monotonic()
-            with Screen(*command, size=(120, 50)) as screen:
+            with Screen(*command, size=(120, 50), env=compiled) as screen:
                 screen.read_until(b"work")
                 starts.append(time.monotonic() - begin)
                 screen.type(b"q")
                 screen.wait()
+        del starts[0]
         detail = f"median of {STARTS}; from exec to the rows of processes; {min(starts) * 1e3:.0f} ms at best"
         yield Result("top: first frame with numbers", median(starts) * 1e3, "ms", 500, detail)
         with Screen(*command, size=(120, 50)) as screen:

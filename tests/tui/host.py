@@ -55,6 +55,7 @@ class Timed(Ticks):
 def show() -> int:
     """What `accelctl top` does, with another feed."""
     from accelctl.tui import frame, run, terminal
+    from accelctl.tui.state import state_for
 
     words = sys.argv[1:]
     terminal.check(os.environ, (sys.stdin, sys.stdout))
@@ -69,7 +70,7 @@ def show() -> int:
             return original(*arguments)  # type: ignore[arg-type]
 
         frame.draw = draw  # type: ignore[assignment]
-    return run.show(feed, mouse="mouse" in words)
+    return run.show(feed, state_for(feed), mouse="mouse" in words)
 
 
 if __name__ == "__main__":

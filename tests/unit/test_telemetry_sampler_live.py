@@ -228,7 +228,9 @@ def uevents(monkeypatch: pytest.MonkeyPatch, *texts: dict[str, str], wanted: Any
     context = plugged()
     devices = [UdevDevice.from_event(context, one, "kernel") for one in texts]
     monkeypatch.setattr(happenings, "open_source", lambda *rest: Script(*devices))
-    return draft_of(Uevents(context.root, all_rooms(), wanted or AnyOf(())))
+    source = Uevents(context.root, all_rooms(), wanted or AnyOf(()))
+    assert draft_of(source).events == [], "the first Snapshot does not wait for what learning all devices costs"
+    return draft_of(source)
 
 
 def test_uevents_become_marks(monkeypatch: pytest.MonkeyPatch) -> None:
