@@ -5,6 +5,7 @@
 """
 
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from tests.tui.ptykit import Screen
 CARDS, PROCESSES = 8, 64
 STARTS = 7
 SECONDS = 20.0
+HANGS_S = 60.0
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -80,11 +82,31 @@ def results() -> Iterable[Result]:
             share = (cpu_s(screen.pid) - before) / SECONDS
             rss = memory_mib(screen.pid, "Rss")
             pss = sum(memory_mib(pid, "Pss") for pid in family(screen.pid))
+            times = keys_while_it_hangs(screen, HANGS_S)
             screen.type(b"q")
             screen.wait()
+        worst = f"the worst of {len(times)} keys; median {median(times) * 1e3:.0f} ms"
+        yield Result(f"top: key to screen while a source hangs for {HANGS_S:g} s", max(times) * 1e3, "ms", 100, worst)
         yield Result("top: share of a core at 1 Hz, all its processes", share * 100, "%", 6, f"{SECONDS:g} s")
         yield Result("top: memory of the screen's process", rss, "MiB", 80, "RSS")
         yield Result("top: memory of all its processes", pss, "MiB", 130, "PSS")
+
+
+def keys_while_it_hangs(screen: Screen, seconds: float) -> list[float]:
+    """Seconds from a key to the screen that it asks for, while whatever samples is stopped, as by a driver that does
+    not answer; a new sampler is stopped as well."""
+    times = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for key, tab in ((b"2", b"[2 Memory]"), (b"5", b"[5 Processes]")):
+            for child in family(screen.pid)[1:]:
+                os.kill(child, signal.SIGSTOP)
+            screen.drain(0.2)
+            begin = time.monotonic()
+            screen.type(key)
+            screen.read_until(tab)
+            times.append(time.monotonic() - begin)
+    return times
 
 
 def _idle(screen: Screen, seconds: float) -> None:
