@@ -3,9 +3,9 @@
     from accelctl.abi.conformance import check_memory, check_ops, check_queue
     assert [check for check in check_memory(chip, target, env) if check.result == "fail"] == []
 
-One function for each contract; that of Memory is here, the others are in ringcheck, opscheck and telemetrycheck. Each
-check opens a session of its own, so a chip that is broken in one respect fails the checks of that respect and no
-others. The process should do nothing else meanwhile: descriptors are counted as well.
+One function for each contract; that of Memory is here, the others are in ringcheck, opscheck, schedulecheck and
+telemetrycheck. Each check opens a session of its own, so a chip that is broken in one respect fails the checks of that
+respect and no others. The process should do nothing else meanwhile: descriptors are counted as well.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from accelctl.abi.handshake import Chip
 from accelctl.abi.lifecycle import Block, Env, Lifecycle, NotOffered, Session, Target
 from accelctl.abi.opscheck import check_ops
 from accelctl.abi.ringcheck import check_queue
+from accelctl.abi.schedulecheck import check_schedule
 from accelctl.abi.telemetrycheck import check_telemetry
 from accelctl.abi.testbench import MOST_POINTS, Bench, Check, Suite, Wrong, said
 from accelctl.errors import AccelError
 
-__all__ = ["check_memory", "check_ops", "check_queue", "check_telemetry", "memory_checks"]
+__all__ = ["check_memory", "check_ops", "check_queue", "check_schedule", "check_telemetry", "memory_checks"]
 
 KINDS = (
     contract.HANDLE,

@@ -10,18 +10,20 @@ import importlib
 import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from accelctl.abi.manifest import Manifest
-from accelctl.abi.version import ABI, CONTRACTS, LATER, accepts, remedy
+from accelctl.abi.version import ABI, CONTRACTS, accepts, remedy
 from accelctl.errors import AbiError, AccelError
 
 if TYPE_CHECKING:
     from accelctl.abi.lifecycle import Memory
     from accelctl.abi.ops import Ops
     from accelctl.abi.queue import Queue
+    from accelctl.abi.schedule import Schedule
     from accelctl.abi.telemetry import Telemetry
 
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -29,6 +31,7 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "queue": {"nop": (), "open": ("session", "depth")},
     "ops": {"devices": (), "templates": (), "lifecycle": (), "open": ("session", "depth")},
     "telemetry": {"open": ("seat",)},
+    "schedule": {"record": ("ring", "blobs")},
 }
 """Contract -> method -> the arguments it is called with, by position."""
 
@@ -42,6 +45,7 @@ class Chip(NamedTuple):
     ops: Ops | None
     origin: str
     telemetry: Telemetry | None = None
+    schedule: Schedule | None = None
 
 
 class Given(NamedTuple):
@@ -51,13 +55,44 @@ class Given(NamedTuple):
     contracts: Mapping[str, object]
 
 
-def load_module(name: str, registry: object, *, foreign: bool) -> None:
-    """Import a chip's module and call its ``load_backend(registry)``. AbiError without the chip's name.
+def load_module(name: str, registry: object, *, foreign: bool, folder: str = "") -> None:
+    """Import a chip's module and call its ``load_backend(registry)``. AbiError without the chip's name. ``folder``: one
+    that joins the end of the search path.
 
-    Everything that a module can do wrong is caught, except being interrupted by the user.
+    Everything that a module can do wrong is caught, except being interrupted by the user; see abi.trial for the rest.
     """
-    if foreign and os.geteuid() == 0:
+    if not foreign:
+        _load(name, registry)
+        return
+    from accelctl.hal.ownstdout import not_theirs
+
+    if folder:
+        _join(folder)
+    if os.geteuid() == 0:
         require_trusted(name)
+    flags = sys.getdlopenflags()
+    try:
+        with not_theirs():
+            _load(name, registry)
+    finally:
+        sys.setdlopenflags(flags)  # whoever loads its libraries for all to see does not decide it for others
+
+
+def _join(folder: str) -> None:
+    from accelctl.abi.trust import require_trusted as require
+
+    try:
+        require(Path(folder))
+    except AccelError as error:
+        raise AbiError(error.message) from error
+    except OSError as error:
+        raise AbiError(f"{folder} cannot be looked at: {error.strerror}") from error
+    if folder not in sys.path:
+        sys.path.append(folder)  # the last: what is in it shadows nothing
+        importlib.invalidate_caches()
+
+
+def _load(name: str, registry: object) -> None:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -86,8 +121,10 @@ def check(given: Given, who: str, origin: str, abi: int | None) -> Chip:
         )
     if abi is not None and manifest.abi != abi:
         raise AbiError(f"{who}: its manifest says ABI {manifest.abi}, the table of chips says {abi}")
-    for name in (*CONTRACTS, *LATER):
+    for name in CONTRACTS:
         _check_contract(name, given, who)
+    if "schedule" in manifest.features and "ops" not in manifest.features:
+        raise AbiError(f"{who}: claims schedule and not ops: there is nothing that it could record")
     found = given.contracts
     return Chip(
         manifest,
@@ -96,13 +133,15 @@ def check(given: Given, who: str, origin: str, abi: int | None) -> Chip:
         cast("Ops | None", found.get("ops")),
         origin,
         cast("Telemetry | None", found.get("telemetry")),
+        cast("Schedule | None", found.get("schedule")),
     )
 
 
 def _check_contract(name: str, given: Given, who: str) -> None:
     contract, claimed = given.contracts.get(name), name in given.manifest.features
-    if claimed and name in LATER:
-        raise AbiError(f"{who}: claims {name}, a contract that ABI {ABI} does not have")
+    if claimed and given.manifest.abi < CONTRACTS[name]:
+        raise AbiError(f"{who}: written for ABI {given.manifest.abi}, and claims {name}, a contract of ABI "
+                       f"{CONTRACTS[name]}")  # fmt: skip
     if claimed and contract is None:
         raise AbiError(f"{who}: claims {name} and registers no object for it")
     if contract is None:
@@ -137,7 +176,7 @@ def _said(error: BaseException) -> str:
 def require_trusted(name: str) -> None:
     """As root: only code that nobody else can change. The whole package is looked at before any of it is imported (an
     import of a.b runs a first); what it imports of others is their installer's business."""
-    from accelctl.abi.rooms import require_trusted as require  # one rule for data and code
+    from accelctl.abi.trust import require_trusted as require  # one rule for data and code
 
     top = name.partition(".")[0]
     try:

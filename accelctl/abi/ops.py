@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from accelctl.abi.call import Call
+from accelctl.abi.condition import Conditions
 from accelctl.abi.launch import Launch
 from accelctl.abi.lifecycle import Session, Target
 from accelctl.abi.queue import Ring
@@ -37,6 +38,11 @@ class Template(NamedTuple):
     """Why it cannot take a call (its shapes, attributes); empty where it can."""
     tile: tuple[int, ...] = ()
     """What one block computes, for people."""
+    conditions: Conditions | None = None
+    """When it may be used, as data (abi.condition), beside ``refuses``, which may know more."""
+    fallback: str = ""
+    """Of a special kernel, the name of the general one that is used where it is not: only who has evidence for a
+    special kernel uses it, and its row stands behind that of its fallback."""
 
 
 class Device(NamedTuple):
@@ -55,7 +61,9 @@ class Ops(Protocol):
     """What a chip that computes offers.
 
     It may also have ``prepare(target)``, for what takes long once on a device, as building kernels does: the service
-    calls it before it takes requests, whose deadlines do not allow for that.
+    calls it before it takes requests, whose deadlines do not allow for that; ``versions(target, template)``, name and
+    version of all that a kernel's results depend on there (driver, compiler, its own source); and ``offers(target)``,
+    what the device has of what kernels may need (abi.condition.Offers).
     """
 
     def devices(self) -> tuple[Device, ...]:

@@ -13,15 +13,16 @@ from typing import NamedTuple
 
 from accelctl.abi import blob, call
 from accelctl.abi.call import Call
+from accelctl.abi.condition import Conditions
 from accelctl.abi.handshake import Chip
 from accelctl.abi.lifecycle import CPU_MAP, Block, Env, Lifecycle, NotOffered, Session, Target
 from accelctl.abi.ops import Ops, Template
-from accelctl.abi.opset import OPS
+from accelctl.abi.opset import OPS, Op
 from accelctl.abi.queue import CLOSED, IDLE
 from accelctl.abi.ringcheck import RING_CHECKS, RingSuite, passes
 from accelctl.abi.tensors import BF16, DTYPES, FP16, FP32, INT8, INT32, U64, UINT8, DType, Tensor, tensor
 from accelctl.abi.testbench import Bench, Check, Wrong
-from accelctl.errors import NoDeviceError, UsageError
+from accelctl.errors import AbiError, NoDeviceError, UsageError
 from accelctl.hal.devfile import Mapped
 
 _COPY = OPS["copy"]
@@ -76,10 +77,22 @@ def _kernels(templates: Sequence[Template]) -> None:
             raise Wrong(f"{who}: kernel_id {template.kernel_id} is not a number from 1 to 2^64 - 1")
         if op is None:
             raise Wrong(f"{who}: there is no op {template.op!r}")
+        before = [one.name for one in templates[: templates.index(template)] if one.op == template.op]
+        if template.fallback and template.fallback not in before:
+            raise Wrong(f"{who}: its fallback {template.fallback!r} is no earlier kernel of {op.name}")
+        if template.conditions is not None:
+            _conditions(who, template.conditions, op)
         if not template.dtypes or not template.dtypes <= op.inputs[0].dtypes:
             raise Wrong(f"{who}: {op.name} takes {', '.join(sorted(op.inputs[0].dtypes))} first")
     if not any(template.op == "copy" and template.strided for template in templates):
         raise Wrong("there is no copy that takes strides: nothing can be lowered")
+
+
+def _conditions(who: str, conditions: Conditions, op: Op) -> None:
+    try:
+        conditions.check(op)
+    except AbiError as error:
+        raise Wrong(f"{who}: {error.message}") from None
 
 
 def _life(ops: Ops, session: Session) -> Lifecycle:
@@ -92,7 +105,7 @@ def _life(ops: Ops, session: Session) -> Lifecycle:
     raise Wrong(f"lifecycle() is {name!r}, the session has {', '.join(life.name for life in session.lifecycles)}")
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """A block that kernels use, and how the CPU gets at it."""
 
     life: Lifecycle
@@ -123,13 +136,14 @@ class _Place(NamedTuple):
 
 
 @contextmanager
-def _places(ops: Ops, bench: Bench, count: int = 2) -> Iterator[list[_Place]]:
+def places(ops: Ops, bench: Bench, count: int = 2) -> Iterator[list[Place]]:
+    """Blocks of the lifecycle that kernels use, as long as they are needed."""
     life = _life(ops, bench.session)
     size, blocks = max(4096, life.sizes.granule), list[Block]()
     try:
         for serial in range(count):
             blocks.append(bench.acquire(life.stages, size, serial + 1)[0])
-        yield [_Place(life, block) for block in blocks]
+        yield [Place(life, block) for block in blocks]
     finally:
         wrong = [line for block in reversed(blocks) for line in bench.release(block)]
     if wrong:
@@ -140,7 +154,7 @@ def _memory(ops: Ops, bench: Bench) -> None:
     life = _life(ops, bench.session)
     if not any(stage.kind == CPU_MAP for stage in life.stages):
         raise Wrong(f"{life.name} has no cpu_map: nothing gets in or out")
-    with _places(ops, bench) as (one, two):
+    with places(ops, bench) as (one, two):
         for place in (one, two):
             if place.block.map is None or not place.block.address:
                 raise Wrong(f"a block of {life.name} at address {place.block.address:#x}, mapped: {place.block.map!r}")
@@ -150,7 +164,7 @@ def _memory(ops: Ops, bench: Bench) -> None:
         _readers(one)
 
 
-def _readers(place: _Place) -> None:
+def _readers(place: Place) -> None:
     """Transfers of one tensor may overlap, and the first one to end must not take the memory from the others."""
     with place.reach() as first:
         with place.reach() as second:
@@ -159,7 +173,7 @@ def _readers(place: _Place) -> None:
             raise Wrong(f"a block that is accessed twice at a time holds {bytes(first[:4]).hex()}")
 
 
-def _instruction(ops: Ops, x: Tensor, y: Tensor) -> bytes:
+def copying(ops: Ops, x: Tensor, y: Tensor) -> bytes:
     """A copy. NotOffered where no kernel takes it."""
     made = Call(_COPY, (x,), (y,), {})
     for template in ops.templates():
@@ -208,13 +222,13 @@ def _moves() -> Iterator[_Move]:
 def _copies(suite: RingSuite, ops: Ops, bench: Bench) -> None:
     """Dense, through views, and to other types: what the service's lowering stands on."""
     missing = []
-    with _places(ops, bench) as (one, two):
+    with places(ops, bench) as (one, two):
         ring = suite.ring(bench)
         for move in _moves():
             x = tensor(move.shape, move.x, one.block.address, move.x_strides)
             y = tensor(move.shape, move.y, two.block.address, move.y_strides)
             try:
-                work = _instruction(ops, x, y)
+                work = copying(ops, x, y)
             except NotOffered as error:
                 missing.append(error.reason)
                 continue
@@ -232,30 +246,30 @@ def _copies(suite: RingSuite, ops: Ops, bench: Bench) -> None:
 
 def _nothing(suite: RingSuite, ops: Ops, bench: Bench) -> None:
     """Tensors without elements are work like any other, and their addresses mean nothing."""
-    empty = tensor((0, 3), _some(ops))
+    empty = tensor((0, 3), some_dtype(ops))
     ring = suite.ring(bench)
-    passes(ring, ring.submit(_instruction(ops, empty, empty)))
+    passes(ring, ring.submit(copying(ops, empty, empty)))
 
 
-def _some(ops: Ops) -> DType:
+def some_dtype(ops: Ops) -> DType:
     """An element type that can be copied."""
     names = set().union(*(one.dtypes for one in ops.templates() if one.op == "copy"))
     return next(dtype for dtype in DTYPES.values() if dtype.name in names)
 
 
 @contextmanager
-def _right(ops: Ops, bench: Bench) -> Iterator[bytes]:
+def right_work(ops: Ops, bench: Bench) -> Iterator[bytes]:
     """An instruction that can be run as often as one likes."""
-    dtype = _some(ops)
-    with _places(ops, bench) as (one, two):
+    dtype = some_dtype(ops)
+    with places(ops, bench) as (one, two):
         one.put(bytes(64))
-        yield _instruction(ops, tensor((4,), dtype, one.block.address), tensor((4,), dtype, two.block.address))
+        yield copying(ops, tensor((4,), dtype, one.block.address), tensor((4,), dtype, two.block.address))
 
 
-def _wrong(ops: Ops, right: bytes) -> Iterator[tuple[str, bytes]]:
+def wrong_works(ops: Ops, right: bytes) -> Iterator[tuple[str, bytes]]:
     """Instructions that are none, each near to the right one, and what is wrong with them."""
     found = blob.decode(right)
-    word, dtype = found.launch.encode(), _some(ops)
+    word, dtype = found.launch.encode(), some_dtype(ops)
     yield "no bytes", b""
     yield "half of one", right[: len(right) // 2]
     yield "a byte less", right[:-1]
@@ -271,15 +285,15 @@ def _wrong(ops: Ops, right: bytes) -> Iterator[tuple[str, bytes]]:
         ("a stride out of its block", found.params[0], 1 << 40),
     ):
         far, near = tensor((4,), dtype, address, (stride,)), tensor((4,), dtype, found.params[1])
-        yield f"{what}, read", _instruction(ops, far, near)
-        yield f"{what}, written to", _instruction(ops, near, far)
+        yield f"{what}, read", copying(ops, far, near)
+        yield f"{what}, written to", copying(ops, near, far)
 
 
 def _bad(suite: RingSuite, ops: Ops, bench: Bench) -> None:
     """Each is refused with UsageError and takes no point, and the ring goes on."""
-    with _right(ops, bench) as right:
+    with right_work(ops, bench) as right:
         ring = suite.ring(bench)
-        for what, work in _wrong(ops, right):
+        for what, work in wrong_works(ops, right):
             try:
                 point = ring.submit(work)
             except UsageError:
@@ -294,14 +308,14 @@ def _bad(suite: RingSuite, ops: Ops, bench: Bench) -> None:
 
 
 def _ring(suite: RingSuite, ops: Ops, check: Callable[[RingSuite, Bench, bytes], None], bench: Bench) -> None:
-    with _right(ops, bench) as work:
+    with right_work(ops, bench) as work:
         check(suite, bench, work)
 
 
 def _left(suite: RingSuite, ops: Ops, bench: Bench) -> None:
     """The session ends a ring that nobody closed."""
     ring = suite.ring(bench, closed=False)
-    with _right(ops, bench) as work:
+    with right_work(ops, bench) as work:
         passes(ring, ring.submit(work))
     bench.session.close()
     if ring.state != CLOSED:

@@ -6,7 +6,7 @@ do not notice are added without a new number.
 
 from typing import NamedTuple
 
-ABI = 1
+ABI = 2
 """What this accelctl speaks."""
 OLDEST = 1
 """The oldest it still accepts."""
@@ -25,18 +25,21 @@ HISTORY: dict[int, Change] = {
         "Memory: lifecycles as lists of stages, counters, census. Queue: rings, fence points. Ops: op set, instruction "
         "blob, kernel templates. Manifest, handshake. Telemetry: gauges of devices.",
     ),
+    2: Change(
+        "0.1.0",
+        "Schedule: lists of instructions that are recorded once and replayed as one work. All that fitted ABI 1 fits.",
+    ),
 }
 
-CONTRACTS = ("memory", "queue", "ops", "telemetry")
-"""Contracts of this ABI: who claims one gives its object to ``Registry.register``."""
-LATER = ("schedule",)
-"""Contracts whose names are taken, for an ABI to come: nobody can claim them yet."""
+CONTRACTS: dict[str, int] = {"memory": 1, "queue": 1, "ops": 1, "telemetry": 1, "schedule": 2}
+"""Contract -> the ABI that brought it: who was written for an older one cannot claim it. Who claims one gives its
+object to ``Registry.register``."""
 
 FEATURES: dict[str, str] = {
     "memory": "allocates, maps and frees (abi.lifecycle.Memory)",
     "queue": "takes work and says when it is done (abi.queue.Queue)",
     "ops": "computes operators (abi.ops.Ops)",
-    "schedule": "runs lists of translated operators at once",
+    "schedule": "records lists of instructions and replays each as one work (abi.schedule.Schedule)",
     "telemetry": "tells memory, load, clocks, pools and queues of a device (abi.telemetry.Telemetry)",
     "host_map": "maps pages of the user's own memory for the device",
     "peer_map": "maps one object on a second device as well",

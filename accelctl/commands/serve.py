@@ -32,10 +32,20 @@ Grace = Annotated[float, _option("--grace", "seconds that running calls get when
 Eof = Annotated[bool, _option("--stop-on-eof", "stop when standard input ends: for a parent process", HOW)]
 TraceFile = Annotated[str, _option("--trace", "calls and pipeline stages, as Chrome trace JSON", HOW, "FILE")]
 Sim = Annotated[str, _option("--sim", "how the simulated chip behaves: KEY=VALUE;KEY=VALUE", WHAT, "OPTIONS")]
+Capabilities = Annotated[
+    str, _option("--capabilities", "evidence for special kernels; default: that of `caps`", WHAT, "FILE")
+]
+Evidence = Annotated[
+    str, _option("--evidence", "least evidence of a special kernel: none, blob, ..., model (see caps)", WHAT, "RUNG")
+]
+KernelOff = Annotated[
+    list[str] | None, _option("--kernel-off", "do not use this special kernel; several times", WHAT, "NAME")
+]
 Json = Annotated[bool, _option("--json", "say the address as one JSON document", HOW)]
 
 
 def serve(
+    ctx: typer.Context,
     device: Device = None,
     address: Listen = "",
     metrics: Metrics = "",
@@ -45,6 +55,9 @@ def serve(
     stop_on_eof: Eof = False,
     trace: TraceFile = "",
     sim: Sim = "",
+    capabilities: Capabilities = "",
+    evidence: Evidence = "service",
+    kernel_off: KernelOff = None,
     as_json: Json = False,
 ) -> int:
     """Translate ops for one device and run them, for clients on this machine.
@@ -52,6 +65,8 @@ def serve(
     Prints its address, and ends with Ctrl-C, SIGTERM or SIGHUP after the calls that run. Without a usable accelerator
     the exit status is 3; nothing falls back to the simulated chip.
     """
+    from accelctl.commands import settings
+    from accelctl.model import profile
     from accelctl.render import serving as render
     from accelctl.umd import serving
 
@@ -65,6 +80,10 @@ def serve(
         stop_on_eof=stop_on_eof,
         trace=trace,
         sim=sim,
+        capabilities=capabilities,
+        evidence=evidence,
+        kernels_off=tuple(kernel_off or ()),
+        profiles=profile.read(settings.layers_of(ctx).tables),
     )
     serving.run(wanted, lambda ready: render.show(ready, as_json=as_json))
     return 0

@@ -22,7 +22,7 @@ DANGEROUS = frozenset(("allow-wake", "disruptive", "fault", "force", "kill", "km
 DANGEROUS |= {"sweep-kernel", "unproven", "stress device", "stress peer"}
 """Options (of one command, where it is named) that can cost something: whoever wants one of them says so each time."""
 
-ASKING = frozenset(("diff", "list", "replay", "save-expect", "why"))
+ASKING = frozenset(("diff", "keys", "list", "replay", "save-expect", "why"))
 """Options that ask for something else than the command's usual work, once."""
 
 _KEY = "accelctl.settings"
@@ -83,6 +83,11 @@ def _variables(command: str) -> list[str]:
 
 def in_force(command: Any, ctx: Any, layers: Layers) -> dict[str, Setting]:
     """Parameter name -> what stands in for it. Raises UsageError for anything that is not understood."""
+    return {name: chain[0] for name, chain in chains(command, ctx, layers).items()}
+
+
+def chains(command: Any, ctx: Any, layers: Layers) -> dict[str, list[Setting]]:
+    """Parameter name -> every layer that has a value for it, the one that counts first. UsageError."""
     name, options = scope(command), options_of(command, ctx)
     every = {**options, **_of_siblings(command, ctx)}
     known = {_variable(name, key): key for key in every}
@@ -91,7 +96,7 @@ def in_force(command: Any, ctx: Any, layers: Layers) -> dict[str, Setting]:
     for path, tables in layers.tables:
         for key in tables.get(name, {}):
             _check(name, key if key in every else "", key, every, f"{path}: [{name}] {key}")
-    return {option.name: _setting(name, key, option, ctx, layers) for key, option in options.items()}
+    return {option.name: _chain(name, key, option, ctx, layers) for key, option in options.items()}
 
 
 def _of_siblings(command: Any, ctx: Any) -> dict[str, Any]:
@@ -110,21 +115,20 @@ def _check(command: str, key: str, word: str, known: Iterable[str], where: str) 
         raise UsageError(f"{where}: only taken from the command line", f"accelctl {command} --{key}")
 
 
-def _setting(command: str, key: str, option: Any, ctx: Any, layers: Layers) -> Setting:
-    """The highest layer that has a value; all of them are checked."""
+def _chain(command: str, key: str, option: Any, ctx: Any, layers: Layers) -> list[Setting]:
+    """All layers that have a value, the highest first."""
     variable = variable_of(command, key)
     option.envvar, option.show_envvar = variable or None, False  # one line of the help page tells it for all
-    found = Setting(command, key, values.plain(option.default), DEFAULT, "", variable)
-    for path, tables in reversed(layers.tables):
-        if key in tables.get(command, {}):
-            where = f"{path}: [{command}] {key}"
-            found = found._replace(
-                value=values.from_file(option, ctx, tables[command][key], where), origin=FILE, place=path
-            )
+    base = Setting(command, key, values.plain(option.default), DEFAULT, "", variable)
+    found = []
     typed = option.value_from_envvar(ctx)
     if typed is not None:
-        found = found._replace(value=values.cast(option, ctx, typed, variable), origin=ENVIRONMENT, place=variable)
-    return found
+        found.append(base._replace(value=values.cast(option, ctx, typed, variable), origin=ENVIRONMENT, place=variable))
+    for path, tables in layers.tables:
+        if key in tables.get(command, {}):
+            value = values.from_file(option, ctx, tables[command][key], f"{path}: [{command}] {key}")
+            found.append(base._replace(value=value, origin=FILE, place=path))
+    return [*found, base]
 
 
 def explain(error: AccelError, ctx: Any) -> None:

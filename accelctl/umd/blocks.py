@@ -12,14 +12,14 @@ from accelctl.umd.refusal import Refusal
 
 
 class Budget:
-    """Bytes of device memory that all sessions together may hold. 0: whatever the chip has."""
+    """Bytes of device memory that may be held. 0: whatever the chip has."""
 
-    def __init__(self, limit: int = 0) -> None:
-        self.limit, self.held = limit, 0
+    def __init__(self, limit: int = 0, who: str = "the service") -> None:
+        self.limit, self.held, self.who = limit, 0, who
         self._lock = threading.Lock()
 
     def __str__(self) -> str:
-        return f"the service may hold {in_bytes(self.limit)}, {in_bytes(max(0, self.limit - self.held))} are left"
+        return f"{self.who} may hold {in_bytes(self.limit)}, {in_bytes(max(0, self.limit - self.held))} are left"
 
     def take(self, size: int) -> bool:
         """Whether so much more fits; it is held then."""
@@ -37,10 +37,13 @@ class Budget:
 
 class Source:
     """Where a session's blocks come from. ``pressure`` gives back what is kept idle elsewhere (bytes), for a request
-    that is refused otherwise."""
+    that is refused otherwise. ``own``: what the session alone may hold of the budget."""
 
-    def __init__(self, lifecycle: Lifecycle, budget: Budget, pressure: Callable[[], int]) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, budget: Budget, pressure: Callable[[], int], own: Budget | None = None
+    ) -> None:
         self.lifecycle, self._budget, self._pressure = lifecycle, budget, pressure
+        self._own = own or Budget()
         self._serial = 0
         self.wrong: Exception | None = None
         """The first failure of a release. There is nothing to be done about it but to say so at the end."""
@@ -59,16 +62,26 @@ class Source:
             return self._once(size)
 
     def _once(self, size: int) -> Block:
-        if not self._budget.take(size):
-            raise Refusal("byte_size", f"{in_bytes(size)}: {self._budget}", "out_of_memory")
+        self._take(size)
         self._serial += 1
         block = Block(size, self._serial)
         try:
             self._stages(block)
         except BaseException:
-            self._budget.give(size)
+            self._give(size)
             raise
         return block
+
+    def _take(self, size: int) -> None:
+        if not self._own.take(size):
+            raise Refusal("byte_size", f"{in_bytes(size)}: {self._own}", "out_of_memory")
+        if not self._budget.take(size):
+            self._own.give(size)
+            raise Refusal("byte_size", f"{in_bytes(size)}: {self._budget}", "out_of_memory")
+
+    def _give(self, size: int) -> None:
+        self._own.give(size)
+        self._budget.give(size)
 
     def _stages(self, block: Block) -> None:
         try:
@@ -83,7 +96,7 @@ class Source:
 
     def release(self, block: Block, size: int) -> None:
         """Back to the driver, all stages, whatever one of them answers."""
-        self._budget.give(size)
+        self._give(size)
         self._unwind(block)
 
     def _unwind(self, block: Block) -> None:

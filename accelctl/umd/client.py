@@ -16,19 +16,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from accelctl import __version__
 from accelctl.abi.opset import OPS, Value, text_of
 from accelctl.abi.tensors import DTYPES, DType
-from accelctl.abi.version import ABI
+from accelctl.abi.version import ABI, accepts
 from accelctl.errors import KINDS, AbiError, AccelError
 from accelctl.umd.channel.tunnel import Tunnel
 from accelctl.umd.places import Places, all_placed, extent
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.proto.umd_pb2_grpc import InstructionTranslatorStub
+
+if TYPE_CHECKING:
+    from accelctl.umd.pins import Pinned, Recording
 
 T = TypeVar("T")
 MESSAGE_LIMIT = 64 << 20
@@ -156,7 +159,7 @@ class Client:
     def handshake(self) -> pb.HandshakeResponse:
         """What is there. AbiError where the two do not fit."""
         answer = self.call("Handshake", pb.HandshakeRequest(abi=ABI, client=self.name), safe=True)
-        if answer.abi != ABI:
+        if not accepts(answer.abi):
             raise AbiError(f"the service at {self.address} speaks ABI {answer.abi}, this client {ABI}")
         return answer  # type: ignore[no-any-return]
 
@@ -277,6 +280,11 @@ class ClientSession:
         freed = checked(self._call("FreeTensor", request)).freed_bytes
         self._places.freed(tensor.tensor_id)
         return freed  # type: ignore[no-any-return]
+
+    def by_messages(self) -> ClientSession:
+        """Itself; from now on bytes of tensors travel in messages, as to a service elsewhere: to compare the two."""
+        self._far = True
+        return self
 
     @property
     def transport(self) -> str:
@@ -440,6 +448,21 @@ class ClientSession:
         """Hand over instructions that were translated earlier; the fence of the last one."""
         request = pb.SubmitRequest(session_id=self.id, instructions=instructions)
         return checked(self._call("Submit", request, extra_s=PER_OP_S * len(instructions))).fence  # type: ignore[no-any-return]
+
+    def pin(self, requests: Sequence[pb.OpRequest], name: str = "") -> Pinned:
+        """Fix a list of ops: translated once, replayed as a whole. Other ops under its name end the one before."""
+        from accelctl.umd.pins import Pinned
+
+        request = pb.PinRequest(session_id=self.id, name=name, ops=requests)
+        answer = checked(self._call("PinList", request, extra_s=PER_OP_S * len(requests)))
+        self._places.made([made for one in answer.responses for made in one.outputs])
+        return Pinned(self, name, answer)
+
+    def record(self, name: str = "") -> Recording:
+        """Ops one after the other, pinned as one list in the end: see umd.pins."""
+        from accelctl.umd.pins import Recording
+
+        return Recording(self, name)
 
     def wait(self, fence: int, timeout_s: float = 10.0) -> bool:
         """Whether the fence was passed within so many seconds."""

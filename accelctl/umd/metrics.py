@@ -27,6 +27,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from accelctl.hal import loopback
+from accelctl.umd.dispatch import Count
 from accelctl.umd.observer import STAGES
 from accelctl.umd.proto import umd_pb2 as pb
 
@@ -34,6 +35,7 @@ LOG = logging.getLogger("accelctl.umd")
 BUCKETS_NS = tuple(1000 << n for n in range(0, 24, 2))
 """1 us, 4 us, 16 us ... 4.2 s."""
 Sample = Callable[[], pb.TelemetrySample]
+Dispatched = Callable[[], list[Count]]
 Key = TypeVar("Key", str, tuple[str, str])
 """Values of the labels of one line."""
 
@@ -160,27 +162,43 @@ _QUEUE = (
     ("tensors", "Tensors that are alive"),
     ("cached_translations", "Translations kept"),
 )
+_LISTS = (("lists", "Pinned lists"),)
+
+
+def _lists(now: pb.ListLevel) -> Iterator[Metric]:
+    events = {"pinned": now.pinned, "hit": now.hits, "replayed": now.replays}
+    yield _counters("umd_lists", "Pinned lists, by what was done with them", ["event"], events)
+    yield _counters("umd_lists_ended", "Pinned lists that are not valid any more", ["reason"], dict(now.ended))
 
 
 class Collected(Collector):
     """Counters of a run, and the levels of this moment."""
 
-    def __init__(self, metrics: Metrics, sample: Sample) -> None:
-        self._metrics, self._sample = metrics, sample
+    def __init__(self, metrics: Metrics, sample: Sample, dispatched: Dispatched = list) -> None:
+        self._metrics, self._sample, self._dispatched = metrics, sample, dispatched
 
     def collect(self) -> Iterator[Metric]:
         """Every family, once."""
         yield from self._metrics.families()
+        dispatch = CounterMetricFamily(
+            "umd_dispatch",
+            "Translations that a special kernel made (hit), or left to its fallback, and for which reason",
+            labels=["kernel", "result", "reason"],
+        )
+        for kernel, result, reason, count in self._dispatched():
+            dispatch.add_metric([kernel, result, reason], count)
+        yield dispatch
         now = self._sample()
         yield GaugeMetricFamily("umd_uptime_seconds", "Since the service started", now.uptime_ms / 1000)
         yield GaugeMetricFamily("umd_sessions", "Sessions that are open", len(now.sessions))
         yield CounterMetricFamily("umd_sessions_created", "Sessions opened", now.sessions_created)
         yield CounterMetricFamily("umd_sessions_expired", "Sessions whose client went silent", now.sessions_expired)
-        for names, prefix in ((_POOL, "umd_pool_"), (_QUEUE, "umd_session_")):
+        yield from _lists(now.lists)
+        for names, prefix in ((_POOL, "umd_pool_"), (_QUEUE, "umd_session_"), (_LISTS, "umd_session_")):
             for name, text in names:
                 family = GaugeMetricFamily(prefix + name, text, labels=["session"])
                 for one in now.sessions:
-                    source = one.pool if names is _POOL else one
+                    source = one.pool if names is _POOL else one.lists if names is _LISTS else one
                     family.add_metric([f"{one.session_id:016x}"], getattr(source, name))
                 yield family
         for name in ("allocations", "frees"):
@@ -194,10 +212,10 @@ class Collected(Collector):
             yield by_op
 
 
-def text(metrics: Metrics, sample: Sample) -> bytes:
+def text(metrics: Metrics, sample: Sample, dispatched: Dispatched = list) -> bytes:
     """All of it, as OpenMetrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collected(metrics, sample))
+    registry.register(Collected(metrics, sample, dispatched))
     return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
 
 

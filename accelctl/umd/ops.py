@@ -22,11 +22,8 @@ from accelctl.umd.registrar import Registrar
 from accelctl.umd.session import Kept, Known, Session, keep
 
 LOG = logging.getLogger("accelctl.umd")
-MOST_BATCHED = 1 << 16
-"""Ops in one batch."""
-_MOST_ANSWERED = 48 << 20
-"""Bytes of answers after which no more op of a batch is tried: with the answers to the rest they still fit into a
-message of 64 MiB, so nothing is ever carried out whose answer cannot be sent."""
+_BATCHED_BYTES = 1024
+"""Of a message, for each op that a batch may have: a quarter of it is enough to say that the op was not tried."""
 MOST_STREAMED = 64
 """Ops in one message of a TranslateStream."""
 _LONGEST_KEY = 4096
@@ -41,6 +38,10 @@ class Desk:
 
     def __init__(self, registrar: Registrar, observer: Observer) -> None:
         self._registrar, self._observer = registrar, observer
+        self.most_answered = registrar.limits.message_bytes // 4 * 3
+        """Bytes of answers after which no more op of a batch is tried: with the answers to the rest they still fit into
+        one message, so nothing is ever carried out whose answer cannot be sent."""
+        self.most_batched = min(registrar.limits.batch, registrar.limits.message_bytes // _BATCHED_BYTES)
 
     def translate(self, raw: bytes, patience_s: float) -> bytes:
         """An OpRequest; its OpResponse. Refusal."""
@@ -57,9 +58,10 @@ class Desk:
         return self._op(session, request_id, rest, patience_s, start)
 
     def batch(self, raw: bytes, patience_s: float, most: int = 0) -> bytes:
-        """A BatchOpRequest; its BatchOpResponse. ``most``: so many ops and at least one; 0: MOST_BATCHED. Refusal."""
-        number, ops = wire.batch_of(raw, most or MOST_BATCHED) or _batch(raw)
-        limit = most or MOST_BATCHED
+        """A BatchOpRequest; its BatchOpResponse. ``most``: so many ops and at least one; 0: what the limits say.
+        Refusal."""
+        limit = min(most, self.most_batched) if most else self.most_batched
+        number, ops = wire.batch_of(raw, limit) or _batch(raw)
         if len(ops) > limit or (most and not ops):
             raise Refusal("ops", f"1 to {limit} in one message are possible")
         session = self._registrar.get(number)
@@ -67,7 +69,7 @@ class Desk:
         size = 0
         for index, one in enumerate(ops):
             try:
-                if size > _MOST_ANSWERED:
+                if size > self.most_answered:
                     raise Refusal("", "the answers have no more room in one message", "out_of_resources")
                 answers.append(wire.chunk(2, self._member(session, one, patience_s)))
                 size += len(answers[-1])
@@ -173,11 +175,12 @@ class Desk:
     def _launch(self, session: Session, kept: Kept, patience_s: float, stages: list[int]) -> int:
         start = now()
         fence = session.line.send(kept.blobs, kept.allocations, patience_s)
-        self._launched(session, kept.launches)
+        self.launched(session, kept.launches)
         stages[5] = now() - start
         return fence
 
-    def _launched(self, session: Session, launches: tuple[tuple[str, int], ...]) -> None:
+    def launched(self, session: Session, launches: tuple[tuple[str, int], ...]) -> None:
+        """Count instructions that went to the queue, by op."""
         with session.lock:
             for op, count in launches:
                 session.counts.launches[op] += count
@@ -209,7 +212,7 @@ class Desk:
     def _send(self, session: Session, blobs: list[bytes], known: list[Known], patience_s: float) -> pb.SubmitResponse:
         used = [one for each in known for one in each.allocations]
         fence = session.line.send(blobs, used, patience_s)
-        self._launched(session, tuple(Counter(one.op for one in known).items()))
+        self.launched(session, tuple(Counter(one.op for one in known).items()))
         first = fence - len(blobs) + 1
         return pb.SubmitResponse(fence=fence, fences=range(first, fence + 1) if blobs else ())
 

@@ -12,6 +12,7 @@ from accelctl.errors import AccelError
 from accelctl.umd.blocks import Budget
 from accelctl.umd.chip import Chip
 from accelctl.umd.ids import Ids
+from accelctl.umd.lists import Lists
 from accelctl.umd.refusal import Refusal, refusal_of
 from accelctl.umd.session import Counts, Session, no_counts
 
@@ -30,6 +31,15 @@ class Limits(NamedTuple):
     least_keepalive_s: float = 0.1
     depth: int = 64
     most_depth: int = 1024
+    pool_bytes: int = 0
+    """Device memory of one session; 0: of all together."""
+    message_bytes: int = 64 << 20
+    """Of one message, either way."""
+    batch: int = 1 << 16
+    """Ops in one message."""
+    lists: int = 64
+    list_bytes: int = 16 << 20
+    """Pinned lists of one session, and what they may take."""
     patience_s: float = 10.0
     """How long a call without a deadline waits for the queue."""
 
@@ -42,6 +52,8 @@ class Past(NamedTuple):
     frees: Counter[str]
     classes: dict[int, tuple[int, int]]
     """Bytes of a size class -> allocations, frees."""
+    lists: Counter[str]
+    """See umd.lists.Lists.counts."""
 
     def add(self, session: Session) -> None:
         """The session's as well. Copies first: one that is being closed is not locked for this."""
@@ -49,6 +61,7 @@ class Past(NamedTuple):
             mine.update(dict(theirs))
         self.allocations.update(dict(session.memory.allocations))
         self.frees.update(dict(session.memory.frees))
+        self.lists.update(dict(session.lists.counts))
         for size, (made, freed) in classes_of(session).items():
             before = self.classes.get(size, (0, 0))
             self.classes[size] = (before[0] + made, before[1] + freed)
@@ -56,7 +69,7 @@ class Past(NamedTuple):
     def copy(self) -> Past:
         """The same, to be added to."""
         counts = Counts(*(Counter(one) for one in self.counts))
-        return Past(counts, Counter(self.allocations), Counter(self.frees), dict(self.classes))
+        return Past(counts, Counter(self.allocations), Counter(self.frees), dict(self.classes), Counter(self.lists))
 
 
 class Registrar:
@@ -66,7 +79,7 @@ class Registrar:
         self.chip, self.limits = chip, limits
         self.ids = Ids()
         self.budget = Budget(limits.memory_bytes)
-        self.past = Past(no_counts(), Counter(), Counter(), {})
+        self.past = Past(no_counts(), Counter(), Counter(), {}, Counter())
         self.created = self.expired = 0
         self._ended = ended
         self._sessions: dict[int, Session] = {}
@@ -76,6 +89,7 @@ class Registrar:
         """The same, by the number as a request says it."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        chip.watchers.append(self._renew)
         self._reaper = threading.Thread(target=self._reap, name="umd-sessions", daemon=True)
         self._reaper.start()
 
@@ -98,6 +112,8 @@ class Registrar:
                     client=client,
                     keepalive_s=keepalive_s,
                     depth=depth,
+                    pool_bytes=self.limits.pool_bytes,
+                    lists=Lists(self.limits.lists, self.limits.list_bytes),
                 )
             except (AccelError, OSError) as error:
                 wrong = isinstance(error, AccelError) and error.kind == "invalid_argument"
@@ -114,6 +130,10 @@ class Registrar:
                 raise self.ids.gone(number)
         found.touch()
         return found
+
+    def _renew(self, reason: str, why: str) -> None:
+        for session in self.all():
+            session.renew(reason, why)
 
     def all(self) -> list[Session]:
         """Those that are open."""
@@ -188,6 +208,8 @@ class Registrar:
         with self._lock:
             self._stop.set()
         self._reaper.join()
+        if self._renew in self.chip.watchers:
+            self.chip.watchers.remove(self._renew)
         wrong: Exception | None = None
         for session in self.all():
             try:

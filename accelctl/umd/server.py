@@ -23,7 +23,7 @@ from accelctl.errors import AccelError
 from accelctl.umd.ops import MOST_STREAMED
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import CANCELLED, INVALID_ARGUMENT, Refusal, refusal_of
-from accelctl.umd.service import MESSAGE_LIMIT, Service
+from accelctl.umd.service import Service
 from accelctl.umd.transfer import Inbox
 
 LOG = logging.getLogger("accelctl.umd")
@@ -42,8 +42,6 @@ LEAST_PING_MS = 250
 long calls with "Too many pings". Measured with grpcio 1.85: a server honours the option
 `grpc.http2.min_ping_interval_without_data_ms`; `min_recv_ping_interval_without_data_ms` has no effect."""
 OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     # Two services on one port would each get some of the calls.
@@ -66,7 +64,9 @@ class Server:
         self.service, self.address = service, address
         self.stopping = threading.Event()
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="umd-call")
-        self._grpc = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=WORKERS)
+        limit = service.limits.message_bytes
+        sizes = (("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit))
+        self._grpc = grpc.server(self._pool, options=sizes + options, maximum_concurrent_rpcs=WORKERS)
         self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, Calls(self).handlers()),))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
@@ -135,6 +135,9 @@ class Calls:
             ),
             "FreeTensor": unary("FreeTensor", pb.FreeTensorRequest, lambda request, _: service.free_tensor(request)),
             "Submit": unary("Submit", pb.SubmitRequest, service.submit),
+            "PinList": unary("PinList", pb.PinRequest, lambda request, _: service.pin(request)),
+            "ReplayList": unary("ReplayList", pb.ReplayRequest, service.replay),
+            "UnpinList": unary("UnpinList", pb.UnpinRequest, lambda request, _: service.unpin(request)),
             "Wait": grpc.unary_unary_rpc_method_handler(self._wait),
             "OpenDataChannel": unary(
                 "OpenDataChannel", pb.DataChannelRequest, lambda request, _: service.open_data_channel(request)
@@ -164,8 +167,8 @@ class Calls:
             start = now()
             try:
                 answer = call(raw, context)
-                if len(answer) > MESSAGE_LIMIT:
-                    raise _too_large(len(answer))
+                if len(answer) > self._service.limits.message_bytes:
+                    raise _too_large(len(answer), self._service.limits.message_bytes)
             except Exception as error:
                 self._refuse(method, start, error, context)
             self._observer.answered(method, now() - start, 0)
@@ -283,6 +286,6 @@ def parsed(kind: type[M], raw: bytes) -> M:
         raise Refusal("", f"the bytes are not a {kind.DESCRIPTOR.name}") from None
 
 
-def _too_large(size: int) -> Refusal:
-    text = f"the answer has {size} bytes, the service sends at most {MESSAGE_LIMIT}"
+def _too_large(size: int, limit: int) -> Refusal:
+    text = f"the answer has {size} bytes, the service sends at most {limit}"
     return Refusal("", text, "out_of_resources", "ask for fewer ops in one call")

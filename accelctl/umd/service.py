@@ -14,7 +14,7 @@ from accelctl import __version__
 from accelctl.abi.opset import OPS
 from accelctl.abi.tensors import BY_CODE as DTYPES
 from accelctl.abi.tensors import MOST_DIMS, byte_size
-from accelctl.abi.version import ABI
+from accelctl.abi.version import ABI, accepts
 from accelctl.errors import UsageError
 from accelctl.umd import transfer
 from accelctl.umd.channel.door import Door, Guest
@@ -22,16 +22,15 @@ from accelctl.umd.chip import Chip
 from accelctl.umd.memory import CLIENT
 from accelctl.umd.observer import Observer, Silent
 from accelctl.umd.ops import Desk
+from accelctl.umd.pinning import Press
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import Refusal
 from accelctl.umd.registrar import Limits, Registrar
 from accelctl.umd.session import Session
 from accelctl.umd.telemetry import sample
 
-MESSAGE_LIMIT = 64 << 20
-"""Bytes of a message, either way."""
 USUAL = Limits()
-FEATURES = ("translate_stream", "submit", "read_tensor", "telemetry", "strides")
+FEATURES = ("translate_stream", "submit", "read_tensor", "telemetry", "strides", "pinned_lists")
 
 
 class Service:
@@ -45,19 +44,22 @@ class Service:
         self.registrar = Registrar(chip, limits, self._ended)
         self.started = time.monotonic()
         desk = Desk(self.registrar, self.observer)
+        press = Press(self.registrar, self.observer, desk.launched)
         self.translate = desk.translate
         self.batch = desk.batch
         self.submit = desk.submit
+        self.pin, self.replay, self.unpin = press.pin, press.replay, press.unpin
 
     # -- sessions
 
     def handshake(self, request: pb.HandshakeRequest) -> pb.HandshakeResponse:
         """Who we are. Refusal for a client of another ABI."""
-        if request.abi and request.abi != ABI:
+        if request.abi and not accepts(request.abi):
             text = f"the client speaks ABI {request.abi}, this service ABI {ABI}"
             raise Refusal("abi", text, "version_mismatch", "install the same release of accelctl on both sides")
         target = self.chip.target
-        features = (*FEATURES, *(("data_channel",) if self.door is not None else ()))
+        features = [*FEATURES, *(("data_channel",) if self.door is not None else ())]
+        features += ["schedule"] if self.chip.schedule is not None else []
         return pb.HandshakeResponse(
             abi=ABI,
             version=__version__,
@@ -65,7 +67,7 @@ class Service:
             device=target.id,
             simulated=target.simulated,
             start_id=self.registrar.ids.start,
-            message_limit=MESSAGE_LIMIT,
+            message_limit=self.limits.message_bytes,
             ops=[OPS[name].code for name in self.chip.by_op],  # type: ignore[misc]
             keepalive_ms=int(self.limits.keepalive_s * 1000),
         )

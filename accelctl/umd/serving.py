@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from accelctl.abi import compute
+from accelctl.abi import capabilityfile, compute
+from accelctl.abi.capability import RUNGS, Capability
+from accelctl.abi.compute import Found
 from accelctl.errors import UsageError
 from accelctl.hal.claim import Claim
+from accelctl.hal.lockfile import distrusted
 from accelctl.model import quantity
+from accelctl.model.profile import Profile, for_device
 from accelctl.umd import listen, metrics
 from accelctl.umd.channel.door import Door
 from accelctl.umd.chip import Chip
+from accelctl.umd.dispatch import DEFAULT_RUNG, Dispatch, dispatch_of
 from accelctl.umd.metrics import Endpoint, Metrics
 from accelctl.umd.observer import Both, Observer
+from accelctl.umd.profiles import limited, switched
+from accelctl.umd.registrar import Limits
 from accelctl.umd.server import Server, serve
 from accelctl.umd.service import USUAL, Service
+
+LOG = logging.getLogger("accelctl.umd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +50,15 @@ class Request:
     """How the simulated chip behaves: KEY=VALUE;KEY=VALUE."""
     trace: str = ""
     """File for what happens, as Chrome trace JSON."""
+    capabilities: str = ""
+    """File of records (abi.capabilityfile) by which special kernels are taken; empty: the default one, if it is
+    there."""
+    evidence: str = DEFAULT_RUNG
+    """The least of it that a special kernel needs: a key of abi.capability.RUNGS."""
+    kernels_off: tuple[str, ...] = ()
+    """Special kernels that are not taken."""
+    profiles: tuple[Profile, ...] = ()
+    """Of the configuration files; those that fit the device apply. What is typed stands above them."""
 
 
 MOST_GRACE_S = 3600.0
@@ -68,22 +87,54 @@ def run(request: Request, ready: Callable[[Ready], None]) -> None:
         listen.claim(address, held)
         counted = Metrics()
         door = _door(address, held)
-        limits = USUAL._replace(keepalive_s=request.keepalive_s, memory_bytes=memory_bytes)
-        chip = Chip.registered(found.chip, found.device.target, options)
+        chip, limits, special = _profiled(request, found, options)
+        limits = limits._replace(keepalive_s=request.keepalive_s, memory_bytes=memory_bytes or limits.memory_bytes)
         observer = _traced(request.trace, counted, held) if request.trace else counted
+        chip.dispatch = dispatching(replace(request, kernels_off=request.kernels_off + special), found)
         service = Service(chip, limits=limits, observer=observer, door=door)
         server = serve(service, address.grpc)
         held.callback(server.stop, request.grace_s)
         where = f"{_shown(address.host)}:{server.port}" if address.host else address.grpc
         told = ""
         if spot is not None:
-            endpoint = Endpoint(*spot, lambda: metrics.text(counted, service.telemetry))
+            endpoint = Endpoint(*spot, lambda: metrics.text(counted, service.telemetry, chip.dispatch.counts))
             held.callback(endpoint.close)
             told = f"http://{_shown(spot[0])}:{endpoint.port}/metrics"
         if request.stop_on_eof:
             threading.Thread(target=_until_eof, args=(stop,), name="accelctl-eof", daemon=True).start()
         ready(Ready(server, where, found.device.target.id, found.device.target.simulated, told))
-        stop.wait()
+        while not stop.wait(1.0):  # a signal just before this began to wait is seen when it looks again
+            pass
+
+
+def _profiled(request: Request, found: Found, options: dict[str, str]) -> tuple[Chip, Limits, tuple[str, ...]]:
+    """The chip and the limits as the profiles want them, and special kernels that they switch off. UsageError."""
+    device = found.device
+    force = for_device(request.profiles, found.name, device.target.id, device.title)
+    if found.chip.ops is None:
+        return Chip.registered(found.chip, device.target, options), USUAL, ()
+    off = switched(force, found.chip.ops)
+    chip = Chip.registered(found.chip, device.target, options, off=off.off)
+    return chip, limited(force, USUAL, chip), off.special
+
+
+def dispatching(request: Request, found: Found) -> Dispatch:
+    """Who chooses special kernels. UsageError for a file that is named and not there, or is none."""
+    records = []
+    if RUNGS.get(request.evidence, "?"):  # else no record is asked for
+        path = request.capabilities
+        records = capabilityfile.present(path) if path else _usual_records()
+    return dispatch_of(found, records, rung=request.evidence, off=request.kernels_off)
+
+
+def _usual_records() -> list[Capability]:
+    """Of the file that nobody named: none, and a warning, where somebody else may have written it."""
+    path = capabilityfile.default_path()
+    reason = distrusted(path)
+    if reason:
+        LOG.warning("%s: not taken: %s", path, reason)
+        return []
+    return capabilityfile.read(path)
 
 
 def _within(option: str, seconds: float, least: float, most: float) -> None:

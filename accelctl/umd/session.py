@@ -14,6 +14,7 @@ from accelctl.memory.va import GoodFit
 from accelctl.umd import wire
 from accelctl.umd.blocks import Budget, Source
 from accelctl.umd.chip import Chip
+from accelctl.umd.lists import Lists
 from accelctl.umd.memory import Allocation, SessionMemory
 from accelctl.umd.pipeline.instantiate import Plan
 from accelctl.umd.pipeline.submit import Line
@@ -81,6 +82,8 @@ class Session:
         client: str,
         keepalive_s: float,
         depth: int,
+        lists: Lists,
+        pool_bytes: int = 0,
     ) -> None:
         self.number, self.chip, self.client = number, chip, client
         self.wire = wire.number(1, number)
@@ -97,13 +100,14 @@ class Session:
         except BaseException:
             self.device.close()
             raise
-        self.source = Source(lifecycle, budget, lambda: pressure(self))
+        self.source = Source(lifecycle, budget, lambda: pressure(self), Budget(pool_bytes, "this session"))
         self.memory = SessionMemory(chip.target.id, self.source, number)
         self.plans: dict[Hashable, Plan] = {}
         self.answers: dict[bytes, Kept] = {}
         """The bytes of a request, behind its two numbers -> what was made of them."""
         self.known: dict[bytes, Known] = {}
         """An instruction that this session made or has checked."""
+        self.lists = lists
         self.counts = no_counts()
         self._scratch: list[Allocation] = []
         self.closed = ""
@@ -126,6 +130,14 @@ class Session:
         with self.lock:
             self.closed = self.closed or why
 
+    def renew(self, reason: str, why: str) -> None:
+        """The chip is not what it was: nothing that was translated before counts any more."""
+        with self.lock:
+            self.plans.clear()
+            self.answers.clear()
+            self.known.clear()
+            self.lists.end_all(reason, why)
+
     def close(self, why: str) -> tuple[int, int]:
         """Give everything back: queue, memory, the device. Bytes and tensors that were still held; 0 when it is closed
         already. Raises the first failure when all is tried."""
@@ -137,6 +149,7 @@ class Session:
         wrong: list[Exception] = []
         self._end_queue(wrong)
         with self.lock:
+            self.lists.end_all("session", "its session is closed")
             self.answers.clear()
             self.known.clear()
             self.plans.clear()
@@ -173,6 +186,8 @@ class Session:
         found = self.memory.get(number)
         if found in self._scratch:
             raise Refusal("tensor_id", "the service's own scratch memory", "invalid_handle")
+        if not found.pins:
+            self.lists.freed(found)
         return self.memory.free(number, idle=self.line.idle_at(found.fence))
 
     def allocate(self, size: int, op: str) -> Allocation:

@@ -7,6 +7,7 @@ import time
 
 from accelctl.memory.pool import PoolStats
 from accelctl.memory.va import GoodFit
+from accelctl.umd.lists import level
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.registrar import Registrar, classes_of
 from accelctl.umd.session import Session
@@ -32,7 +33,9 @@ def sample(registrar: Registrar, taken_ns: int, uptime_s: float) -> pb.Telemetry
             if not session.closed:
                 found.sessions.append(_level(session, most))
             past.add(session)
-    counts, allocations, frees, classes = past
+    counts, allocations, frees, classes, lists = past
+    now = (sum(one.lists.lists for one in found.sessions), sum(one.lists.bytes for one in found.sessions))
+    found.lists.CopyFrom(level(lists, *now))
     for name in sorted({*counts.translated, *counts.launches, *counts.errors, *allocations}):
         found.ops.add(
             op=name,
@@ -67,6 +70,7 @@ def _level(session: Session, most: int) -> pb.SessionLevel:
         flown_ns=times.flown,
         busy_ns=times.busy,
         stalled_ns=times.stalled,
+        lists=session.lists.level(),
         ops=[
             pb.OpCount(op=op, allocations=memory.allocations[op], frees=memory.frees[op])
             for op in sorted(memory.allocations)

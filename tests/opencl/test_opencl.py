@@ -76,6 +76,7 @@ def test_memory_and_ops_keep_their_contracts() -> None:
         chip, target, ENV
     )  # the driver opens descriptors for itself with the first kernel that it builds
     checks = [*conformance.check_memory(chip, target, ENV), *opscheck.check_ops(chip, target, ENV)]
+    checks += conformance.check_schedule(chip, target, ENV)
     assert [f"{one.name}: {one.detail}" for one in checks if one.result == "fail"] == []
     assert len(checks) > 10
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +21,12 @@ from accelctl.umd.channel.door import Door, Guest
 from accelctl.umd.client import Client as GrpcClient
 from accelctl.umd.client import ServiceError
 from accelctl.umd.ids import Ids
+from accelctl.umd.observer import Silent
 from accelctl.umd.pipeline import validate
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import CANCELLED, INTERNAL, Refusal
 from accelctl.umd.server import LONG, WATCHERS, WORKERS, Seats, serve
-from accelctl.umd.service import MESSAGE_LIMIT, Service
+from accelctl.umd.service import USUAL, Service
 from tests.umdkit import Client, HeldKernels, chip_of, client_of, service_of
 
 
@@ -43,7 +45,7 @@ def head(client: Client) -> bytes:
 
 def test_a_batch_has_a_most(client: Client) -> None:
     with pytest.raises(Refusal, match="1 to 65536 in one message are possible") as caught:
-        client.service.batch(head(client) + b"\x12\x00" * (ops.MOST_BATCHED + 1), 1.0)
+        client.service.batch(head(client) + b"\x12\x00" * (USUAL.batch + 1), 1.0)
     assert caught.value.field == "ops"
 
 
@@ -53,7 +55,10 @@ def test_what_was_not_tried_is_said_in_few_bytes(client: Client) -> None:
     answer = pb.BatchOpResponse.FromString(raw)
     assert len(answer.responses) == 1000
     assert {one.status.code for one in answer.responses[1:]} == {CANCELLED}
-    assert len(raw) / 1000 * ops.MOST_BATCHED + ops._MOST_ANSWERED < MESSAGE_LIMIT
+    for limits in (USUAL, USUAL._replace(message_bytes=8 << 20), USUAL._replace(batch=7)):
+        desk = ops.Desk(SimpleNamespace(limits=limits), Silent())  # type: ignore[arg-type]
+        assert desk.most_batched <= limits.batch
+        assert len(raw) / 1000 * desk.most_batched + desk.most_answered < limits.message_bytes
 
 
 def test_a_request_that_is_not_tried_keeps_its_number(client: Client) -> None:
@@ -64,7 +69,8 @@ def test_a_request_that_is_not_tried_keeps_its_number(client: Client) -> None:
 def test_a_batch_stops_before_its_answer_is_too_large(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     x = client.put([1], "fp32")
     request = client.request("relu", [x], {}, [x], submit=True)
-    monkeypatch.setattr(ops, "_MOST_ANSWERED", 3 * client.translate(request).ByteSize())
+    desk = client.service.batch.__self__  # type: ignore[attr-defined]
+    monkeypatch.setattr(desk, "most_answered", 3 * client.translate(request).ByteSize())
     answer = client.batch([request] * 10)
     done = [one for one in answer.responses if not one.status.code]
     assert 3 <= len(done) <= 5

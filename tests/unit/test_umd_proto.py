@@ -66,6 +66,9 @@ def test_package_service_and_methods() -> None:
         "TranslateStream",
         "OpenDataChannel",
         "Telemetry",
+        "PinList",
+        "ReplayList",
+        "UnpinList",
     ]
 
 

@@ -23,7 +23,7 @@ from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.proto import umd_pb2_grpc
 from accelctl.umd.registrar import Limits
 from accelctl.umd.server import NAME, OPTIONS, STATUS_KEY, Server, serve
-from accelctl.umd.service import MESSAGE_LIMIT, Service
+from accelctl.umd.service import USUAL, Service
 from tests.umdkit import HeldKernels, chip_of, device_files
 
 PATIENCE_S = 20.0
@@ -169,7 +169,7 @@ METHODS = [
     "Handshake",
     "AllocTensor",
 ]
-METHODS += ["FreeTensor", "Submit", "Wait", "OpenDataChannel"]
+METHODS += ["FreeTensor", "Submit", "Wait", "OpenDataChannel", "PinList", "ReplayList", "UnpinList"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -256,14 +256,14 @@ def test_rpc_01_a_default_client_gets_answers_that_it_can_take(tmp_path: Path) -
 
 
 def test_rpc_01_the_limit_is_told_with_size_and_side(served: Served) -> None:
-    raw = bytes(MESSAGE_LIMIT + 1)
+    raw = bytes(USUAL.message_bytes + 1)
     code, details, _ = failure(lambda: served.channel.unary_unary(f"/{NAME}/TranslateOp")(raw))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert f"SERVER: Received message larger than max ({len(raw)} vs. {MESSAGE_LIMIT})" in details
+    assert f"SERVER: Received message larger than max ({len(raw)} vs. {USUAL.message_bytes})" in details
 
 
 def test_rpc_01_an_answer_that_is_too_large(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accelctl.umd.server.MESSAGE_LIMIT", 100)
+    monkeypatch.setattr(served.server.service, "limits", USUAL._replace(message_bytes=100))
     code, details, status = failure(lambda: served.stub.TranslateOp(served.relu()))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "the service sends at most 100" in details

@@ -9,10 +9,10 @@ in both of its sizes. open-gpu-kernel-modules 525.147.05 to 595.45.04.
 from __future__ import annotations
 
 import array
-import errno
 from contextlib import ExitStack
 from typing import Any
 
+from accelctl.abi import codes
 from accelctl.abi.devmem import ask
 from accelctl.abi.lifecycle import DriverStatus
 from accelctl.errors import AbiError, NoDeviceError
@@ -21,23 +21,6 @@ from accelctl.hal.devfile import DevFile
 from accelctl.hal.uapi import nvidia
 from accelctl.hal.uapi._struct import Ioctl, Struct
 
-ERRNO = {
-    nvidia.NV_ERR_GPU_IS_LOST: errno.ENODEV,
-    nvidia.NV_ERR_INSUFFICIENT_RESOURCES: errno.ENOSPC,
-    nvidia.NV_ERR_INVALID_ARGUMENT: errno.EINVAL,
-    nvidia.NV_ERR_INVALID_PARAM_STRUCT: errno.EINVAL,
-    nvidia.NV_ERR_NO_MEMORY: errno.ENOMEM,
-    nvidia.NV_ERR_NOT_SUPPORTED: errno.EOPNOTSUPP,
-    nvidia.NV_ERR_OBJECT_NOT_FOUND: errno.ENOENT,
-    nvidia.NV_ERR_TIMEOUT: errno.ETIMEDOUT,
-}
-"""Status -> errno; see :func:`errno_of` for the rest."""
-_BY_NAME = {
-    "INSUFFICIENT_PERMISSIONS": errno.EPERM,
-    "IN_USE": errno.EBUSY,
-    "BUSY": errno.EBUSY,
-    "INVALID": errno.EINVAL,
-}
 _OTHER_SIZE = (nvidia.NV_ERR_INVALID_ARGUMENT, nvidia.NV_ERR_INVALID_PARAM_STRUCT)
 _MOST_GPUS = 64
 """NV_MAX_DEVICES is 32; CARD_INFO is EINVAL with less room than there are GPUs."""
@@ -45,8 +28,7 @@ _MOST_GPUS = 64
 
 def errno_of(status: int) -> int:
     """The errno that a status corresponds to; EIO where there is none."""
-    name = nvidia.status_name(status)
-    return ERRNO.get(status) or next((code for part, code in _BY_NAME.items() if part in name), errno.EIO)
+    return codes.errno_of("nv_status", status)
 
 
 def require_ok(call: str, status: int) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MANIFEST = Manifest(
     name="opencl",
     title="OpenCL device",
-    features=frozenset({"memory", "ops", "user_va"}),
+    features=frozenset({"memory", "ops", "schedule", "user_va"}),
     control_plane="opencl",
     address_space="user",
     toolchains=("OpenCL C 1.2",),
@@ -28,5 +28,6 @@ def load_backend(registry: Registry) -> None:
     """Offer this chip; its code is imported only now, pyopencl when a device is asked for."""
     from accelctl.backends.opencl.contract import OPS
     from accelctl.backends.opencl.memory import MEMORY
+    from accelctl.backends.opencl.schedule import SCHEDULE
 
-    registry.register(MANIFEST, memory=MEMORY, ops=OPS)
+    registry.register(MANIFEST, memory=MEMORY, ops=OPS, schedule=SCHEDULE)

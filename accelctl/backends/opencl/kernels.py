@@ -9,32 +9,25 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 from math import copysign, prod, tau
 from typing import Any, NamedTuple
 
 from accelctl.abi.blob import Instruction
 from accelctl.abi.call import Call, matmul_dims
+from accelctl.abi.condition import MOST, Conditions
 from accelctl.abi.launch import Launch
 from accelctl.abi.ops import Template, elementwise_launch
 from accelctl.abi.opset import ANY
 from accelctl.abi.tensors import INTS, Tensor, broadcast, broadcast_strides, dense_strides
 from accelctl.backends.opencl.platform import module
+from accelctl.backends.opencl.programs import ACC, IN_FLOATS, kernel
 from accelctl.errors import UsageError
 
 THREADS = 64
 Operands = Sequence[tuple[Any, int]]
 """cl_mem and first element of each operand that is there."""
 _F32 = frozenset({"fp32"})
-_ACC = {"int8": "char", "uint8": "uchar", "int32": "int"}
-_IN_FLOATS = "-DT=float -DACC=float -DFLOATS"
-_CONTRACTED = (_IN_FLOATS, *(f"-DT={kind} -DACC=int" for kind in _ACC.values()))
-_PROGRAMS = (
-    *(("contraction", options) for options in _CONTRACTED),
-    *((name, "") for name in ("elementwise", "attention", "routing", "rows")),
-)
-"""All that there are: source and options."""
 
 
 def _work(count: Callable[[Call], int]) -> Callable[[Call], Launch]:
@@ -98,6 +91,17 @@ def _alike(call: Call) -> str:
     return _one_type(call) or _reals(call)
 
 
+def _matvec_rows(call: Call) -> int:
+    return matmul_dims(_in(call).shape, _in(call, 1).shape)[0]
+
+
+MATVEC = Conditions(
+    dtypes=_F32,
+    results=_F32,
+    dims={"N": (1, 1), "batch": (1, 1), "K": (1, MOST)},
+    dense=True,
+    needs={"threads": THREADS},
+)
 _MOST_TURNED = 1 << 16
 
 
@@ -129,6 +133,16 @@ TEMPLATES: tuple[Template, ...] = (
     Template(4, "silu_and_mul", "silu_and_mul", _F32, _work(_results), strided=False, refuses=_one_type),
     Template(5, "rope", "rope", _F32, _work(_pairs), strided=False, refuses=_rope_fits),
     Template(6, "matmul", "matmul", _F32 | INTS, _work(_results), strided=False, refuses=_floats),
+    Template(
+        16,
+        "matvec",
+        "matmul",
+        _F32,
+        _work(_matvec_rows),
+        strided=False,
+        conditions=MATVEC,
+        fallback="matmul",
+    ),
     Template(7, "conv2d", "conv2d", _F32, _work(_results), strided=False, refuses=_conv),
     Template(8, "grouped_gemm", "grouped_gemm", _F32, _work(_results), strided=False, refuses=_floats),
     Template(9, "layernorm", "layernorm", _F32, _work(_rows), strided=False, refuses=_alike),
@@ -139,7 +153,7 @@ TEMPLATES: tuple[Template, ...] = (
     Template(14, "topk_softmax", "topk_softmax", _F32, _work(_rows), strided=False, refuses=_routes),
     Template(15, "moe_align", "moe_align", frozenset({"int32"}), _work(lambda call: 1), strided=False),
 )
-"""In the order in which the service tries them."""
+"""In the order in which the service tries them; a special one only where it is proven."""
 
 
 _LAUNCH = threading.Lock()
@@ -154,23 +168,6 @@ FAULTS = {
     3: "offs: they fall, or end behind the rows of A",
 }
 """What the word says."""
-
-
-@cache
-def _kernel(context: Any, source: str, options: str, name: str) -> Any:
-    return module().Kernel(_program(context, source, options), name)
-
-
-@cache
-def _program(context: Any, name: str, options: str) -> Any:
-    text = files("accelctl.backends.opencl").joinpath(f"source/{name}.cl").read_text(encoding="utf-8")
-    return module().Program(context, text).build(options.split())
-
-
-def build(context: Any) -> None:
-    """Every program that is not built yet. A compiler takes a second or more for each; drivers keep that on disk."""
-    for name, options in _PROGRAMS:
-        _program(context, name, options)
 
 
 class Arguments:
@@ -260,7 +257,7 @@ def ready(session: Any, template: Template, call: Call, operands: Operands, conf
     fault = arguments.fault() if template.name in CHECKED else None
     grid, block = config.launch
     size = tuple(g * b for g, b in zip(grid, block, strict=True))
-    return Ready(_kernel(session.context, source, options, template.name), arguments.values, size, block, fault)
+    return Ready(kernel(session.context, source, options, template.name), arguments.values, size, block, fault)
 
 
 def launched(queue: Any, made: Ready) -> tuple[Any, bytearray]:
@@ -337,9 +334,14 @@ def _matmul(call: Call, to: Arguments) -> Said:
         broadcast_strides(t.shape[:-2], dense_strides(t.shape)[:-2] if len(t.shape) > 2 else (), batch) for t in (a, b)
     ]
     to.operand("A").operand("B").operand("Y").table(len(batch), *batch, *steps[0], *steps[1])
-    kind = _ACC.get(a.dtype.name)
-    options = _IN_FLOATS if kind is None else f"-DT={kind} -DACC=int"
+    kind = ACC.get(a.dtype.name)
+    options = IN_FLOATS if kind is None else f"-DT={kind} -DACC=int"
     return "contraction", options, to.longs(m, k, n, prod(batch))
+
+
+def _vector(call: Call, to: Arguments) -> Said:
+    m, k, _ = matmul_dims(_in(call).shape, _in(call, 1).shape)
+    return "matvec", "", to.operand("A").operand("B").operand("Y").longs(m, k)
 
 
 def _conv2d(call: Call, to: Arguments) -> Said:
@@ -348,7 +350,7 @@ def _conv2d(call: Call, to: Arguments) -> Said:
     pads = _pads(call, x.shape[2:], w.shape[2:], y.shape[2:], strides, dilations)
     to.operand("X").operand("W").optional("B").operand("Y").longs(*x.shape, y.shape[1], *w.shape[2:], *y.shape[2:])
     to.longs(*strides, *pads, *dilations, int(str(call.attrs["group"])))
-    return "contraction", _IN_FLOATS, to
+    return "contraction", IN_FLOATS, to
 
 
 def _two(call: Call, name: str) -> tuple[int, int]:
@@ -381,7 +383,7 @@ def _pads(
 def _grouped(call: Call, to: Arguments) -> Said:
     a, b = _in(call), _in(call, 1)
     to.operand("A").operand("B").operand("offs").operand("Y").longs(*a.shape, b.shape[2], b.shape[0])
-    return "contraction", _IN_FLOATS, to
+    return "contraction", IN_FLOATS, to
 
 
 def _layernorm(call: Call, to: Arguments) -> Said:
@@ -457,6 +459,7 @@ _CALLS: dict[str, Callable[[Call, Arguments], Said]] = {
     "silu_and_mul": _silu,
     "rope": _rope,
     "matmul": _matmul,
+    "matvec": _vector,
     "conv2d": _conv2d,
     "grouped_gemm": _grouped,
     "layernorm": _layernorm,

@@ -9,14 +9,15 @@ are mapped (clEnqueueMapBuffer), which is what the lifecycle's ``sync`` does.
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EIO
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
-from accelctl.abi import gem
+from accelctl.abi import codes, gem
 from accelctl.abi.devmem import va_stage
 from accelctl.abi.lifecycle import FD, HANDLE, Block, Counter, Env, Lifecycle, Session, Sizes, Stage, Target
 from accelctl.backends.opencl.platform import context_of, device_of, module
@@ -28,12 +29,13 @@ VA_BASE, VA_BYTES = 1 << 32, 1 << 44
 
 
 @contextmanager
-def _driver(call: str, number: int = errno.EIO) -> Iterator[None]:
+def _driver(call: str) -> Iterator[None]:
     """What the OpenCL driver refuses is an OSError, as from every other driver."""
     try:
         yield
     except module().Error as error:
-        raise OSError(number, f"{call}: {error}") from error
+        code = getattr(error, "code", None)  # of pyopencl's own checks: none
+        raise OSError(codes.errno_of("opencl", code) if isinstance(code, int) else EIO, f"{call}: {error}") from error
 
 
 class Pages:
@@ -78,6 +80,7 @@ class ClSession(Session):
             self.queue = cl.CommandQueue(self.context)
             self.blank = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, PAGE)
             """For arguments that nothing is read from or written to."""
+            self.total_bytes = int(self.device.global_mem_size)
             self.largest = int(self.device.max_mem_alloc_size) // PAGE * PAGE
         except cl.Error as error:
             raise DeviceUnusable(f"{target.id}: {error}") from error
@@ -85,6 +88,8 @@ class ClSession(Session):
         """By address."""
         self._starts: list[int] = []
         self.rings: list[Any] = []
+        self.lists: WeakSet[Any] = WeakSet()
+        """Recorded lists (opencl.schedule), which must let go of a buffer before its pages can go."""
         space = env.space(VA_BASE, VA_BYTES, PAGE)
         stages = (va_stage(space, PAGE, "opencl"), _pages(env.syscalls), gem.own_map_stage(), self._object())
         super().__init__(target, (Lifecycle(LIFECYCLE, stages, Sizes(PAGE, self.largest), self._sync),), ())
@@ -94,7 +99,7 @@ class ClSession(Session):
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
 
         def acquire(block: Block) -> int:
-            with _driver("clCreateBuffer", errno.ENOMEM):
+            with _driver("clCreateBuffer"):
                 buffer = cl.Buffer(self.context, flags, hostbuf=block.map)
             self.buffers[block.address] = Pages(block.size, buffer)
             insort(self._starts, block.address)
@@ -103,6 +108,8 @@ class ClSession(Session):
         def release(block: Block) -> None:
             pages = self.buffers.pop(block.address)
             self._starts.remove(block.address)
+            for listed in tuple(self.lists):
+                listed.forget(pages.buffer)
             with _driver("clReleaseMemObject"):
                 try:
                     self.queue.finish()  # host pages must outlive every command that uses them
@@ -123,6 +130,10 @@ class ClSession(Session):
         start = self._starts[at - 1]
         pages = self.buffers[start]
         return (pages.buffer, address - start) if address + size <= start + pages.size else None
+
+    def memory_info(self) -> tuple[int, int]:
+        """(free, total) bytes; -1: OpenCL has no question for what is free."""
+        return -1, int(self.device.global_mem_size)
 
     def counters(self) -> tuple[Counter, ...]:
         """What is alive in this context, by our own count: OpenCL has no call that says it."""

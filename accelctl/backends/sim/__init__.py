@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MANIFEST = Manifest(
     name="sim",
     title="simulated accelerator",
-    features=frozenset({"memory", "queue", "ops", "telemetry", "export", "user_va", "wake_safe"}),
+    features=frozenset({"memory", "queue", "ops", "telemetry", "schedule", "export", "user_va", "wake_safe"}),
     control_plane="sim",
     address_space="user",
     tier="simulated",
@@ -30,6 +30,7 @@ def load_backend(registry: Registry) -> None:
     from accelctl.backends.sim.memory import MEMORY
     from accelctl.backends.sim.ops.contract import OPS
     from accelctl.backends.sim.queue import QUEUE
+    from accelctl.backends.sim.schedule import SCHEDULE
     from accelctl.backends.sim.telemetry import TELEMETRY
 
-    registry.register(MANIFEST, memory=MEMORY, queue=QUEUE, ops=OPS, telemetry=TELEMETRY)
+    registry.register(MANIFEST, memory=MEMORY, queue=QUEUE, ops=OPS, telemetry=TELEMETRY, schedule=SCHEDULE)

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelctl.backends.sim import uapi
-from accelctl.backends.sim.jobs import Jobs
+from accelctl.backends.sim.jobs import Jobs, Placed
 from accelctl.backends.sim.noise import Others
 from accelctl.backends.sim.options import SimOptions
 from accelctl.backends.sim.tables import Numbers, Object, PageTable, Vram, fault
@@ -245,16 +245,46 @@ class Device:
         if op == uapi.EXEC and not value and not dst:
             things, effect = self._instruction(file.vms.get(vm, "VM"), src, size)
             return queue, vm, op, value, dst, src, size, jobs.submit(self.now, things, effect)
+        if op == uapi.LIST and not dst and not src and not size:
+            found = jobs.lists.get(value, "list")
+            things, effect = found.placed(file.vms.get(vm, "VM"))
+            point = jobs.submit(self.now, things, effect, instructions=len(found.instructions))
+            return queue, vm, op, value, dst, src, size, point
         if op not in (uapi.NOP, uapi.FILL, uapi.COPY) or (op == uapi.NOP) != (size == 0) or size % 4:
             raise fault(errno.EINVAL, f"job {op} of {size} bytes")
         places = [] if op == uapi.NOP else [dst] if op == uapi.FILL else [dst, src]
-        found = [file.vms.get(vm, "VM").find(va, size) for va in places]
-        filled = self._effect(found, value, size) if found else None
-        point = jobs.submit(self.now, tuple(thing for thing, _ in found), filled)
+        spots = [file.vms.get(vm, "VM").find(va, size) for va in places]
+        filled = self._effect(spots, value, size) if spots else None
+        point = jobs.submit(self.now, tuple(thing for thing, _ in spots), filled)
         return queue, vm, op, value, dst, src, size, point
 
-    def _instruction(self, table: PageTable, va: int, size: int) -> tuple[tuple[Object, ...], Callable[[], None]]:
+    def record(self, file: OpenFile, queue: int, vm: int, number: int, count: int, src: int, size: int) -> Fields:
+        """RECORD. ENOENT, EINVAL, EFAULT, ENOSPC, EIO (the queue is dead)."""
+        self._alive()
+        jobs, table = file.queues.get(queue, "queue"), file.vms.get(vm, "VM")
+        jobs.check_alive()
+        if count:
+            raise fault(errno.EINVAL, f"a count of {count}")
+        place = self._read(table, src, size)
+        kept, found = jobs.list_of(number)
+        try:
+            found.add(place)
+        except OSError:
+            if not number:
+                jobs.lists.pop(kept, "list")
+            raise
+        return queue, vm, kept, len(found.instructions), src, size
+
+    def forget(self, file: OpenFile, queue: int, number: int) -> None:
+        """FORGET. ENOENT, EINVAL."""
+        file.queues.get(queue, "queue").lists.pop(number, "list")
+
+    def _instruction(self, table: PageTable, va: int, size: int) -> Placed:
         """The objects that an instruction at ``va`` uses, and what it does. EINVAL, EFAULT; ENOSYS without numpy."""
+        return self._read(table, va, size)()
+
+    def _read(self, table: PageTable, va: int, size: int) -> Callable[[], Placed]:
+        """An instruction at ``va``, taken in: what finds its operands."""
         thing, at = table.find(va, size)
         try:
             engine = self._engine = self._engine or self._new_engine()
@@ -414,5 +444,7 @@ CALLS: dict[int, tuple[str, int]] = {
     uapi.IDLE.number: ("idle", 0),
     uapi.COUNT.number: ("count", 0),
     uapi.SWEEP.number: ("sweep", 0),
+    uapi.RECORD.number: ("record", 1),
+    uapi.FORGET.number: ("forget", 1),
 }
 """Number -> method of Device, and the ticks that it takes."""

@@ -55,6 +55,7 @@ class SimSession(Session):
     def __init__(self, target: Target, file: DevFile, env: Env, options: SimOptions) -> None:
         super().__init__(target, (), (file,))
         self.file, self.options = file, options
+        self.total_bytes = options.vram_bytes
         self.rings: list[Closable] = []
         self.vm = number(file, uapi.VM_CREATE, "vm")
         space = env.space(VA_BASE, options.va_bytes, PAGE)
@@ -98,6 +99,10 @@ class SimSession(Session):
         """Seconds of device time. Who compares cycling with idling measures both with this: idle time is the device's
         own, and per second of it others do as much as per second of cycling."""
         return number(self.file, uapi.INFO, "ticks") * TICK_S
+
+    def memory_info(self) -> tuple[int, int]:
+        """(free, total) bytes of VRAM, what others have counted in."""
+        return self.options.vram_bytes - self._count(len(uapi.COUNTERS) - 1), self.options.vram_bytes
 
     def close(self) -> None:
         """Rings, then the file."""

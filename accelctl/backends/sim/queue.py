@@ -32,6 +32,8 @@ class SimRing:
         self.depth = depth
         self._queue = number(session.file, uapi.QUEUE_CREATE, "queue", depth=depth)
         self._submitted = self._passed = 0
+        self._due = -1
+        """The tick at which the last job takes effect: one latency behind the one before it. -1: nobody asks."""
         self._closed, self._lost = False, ""
         self._lock = threading.RLock()
         session.rings.append(self)
@@ -62,7 +64,20 @@ class SimRing:
         except OSError as error:
             raise self._refused(error) from error
         self._submitted = int(_SUBMIT.unpack(argument)[-1])
+        if self._due >= 0:
+            now = number(self._file, uapi.INFO, "ticks")
+            self._due = max(now, self._due) + self._session.options.latency
         return self._submitted
+
+    def time_points(self) -> None:
+        """From now on ``passes_at`` is answered. For a ring that nothing was submitted to."""
+        self._due = 0
+
+    def passes_at(self, point: int) -> float:
+        """When a point that is in flight will be passed, in seconds of the device's clock: nothing but jobs of this
+        ring is in its way."""
+        with self._lock:
+            return (self._due - (self._submitted - point) * self._session.options.latency) * TICK_S
 
     def _refused(self, error: OSError) -> Exception:
         if error.errno == errno.EBUSY:

@@ -174,6 +174,8 @@ class PageTable:
         """Device address -> bytes, and the object behind it."""
         self.forgotten: list[Object] = []
         self.pages = 0
+        self.changes = 0
+        """How often something was mapped or unmapped."""
 
     def map(self, va: int, size: int, thing: Object) -> None:
         """EINVAL: not whole pages of the object; EEXIST: overlaps; ENOSPC: no slot is left."""
@@ -189,6 +191,7 @@ class PageTable:
             raise fault(errno.ENOSPC, f"all {self._slots} slots are taken")
         starts.insert(at, va)
         self.mappings[va] = (size, self._vram.hold(thing))
+        self.changes += 1
         self.pages += size // PAGE
 
     def unmap(self, va: int, size: int, *, forget: bool = False) -> None:
@@ -197,6 +200,7 @@ class PageTable:
         if found is None or found[0] != size:
             raise fault(errno.ENOENT, f"{size} bytes at {va:#x} are not mapped")
         del self.mappings[va]
+        self.changes += 1
         del self._starts[bisect_right(self._starts, va) - 1]
         if forget:
             self.forgotten.append(found[1])
@@ -215,6 +219,7 @@ class PageTable:
 
     def clear(self) -> None:
         """Unmap everything."""
+        self.changes += 1
         for thing in [*(thing for _, thing in self.mappings.values()), *self.forgotten]:
             self._vram.drop(thing)
         self.mappings.clear()

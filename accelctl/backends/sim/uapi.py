@@ -12,10 +12,10 @@ from accelctl.hal.uapi._struct import Ioctl, Struct, iowr
 CODECS: dict[int, struct.Struct] = {}
 """Number -> codec of the whole argument: how the driver's side reads and writes it."""
 
-NOP, FILL, COPY, EXEC = range(4)
+NOP, FILL, COPY, EXEC, LIST = range(5)
 """Jobs: nothing; ``size`` bytes at ``dst`` become ``value`` (32 bit); ``size`` bytes of ``src`` go to ``dst``; the
 instruction (abi.blob) of ``size`` bytes at ``src`` is run. An instruction is read when it is submitted: the driver
-keeps what it says, so its place may be written over at once."""
+keeps what it says, so its place may be written over at once. A list (RECORD) is run by its number, as ``value``."""
 
 COUNTERS = ("sim-handles", "sim-pages", "sim-cpu-maps", "sim-dmabufs", "sim-queues", "vram_used")
 """What COUNT knows, by number. All but the last belong to the open file and are exact."""
@@ -48,3 +48,9 @@ IDLE = _call("IDLE", 0x0C, "Q", "ticks")
 COUNT = _call("COUNT", 0x0D, "IIq", "counter pad value")
 SWEEP = _call("SWEEP", 0x0E, "QQQQQ", "handles pages cpu_maps dmabufs queues")
 """Count what this file still has, and give it back: a census."""
+RECORD = _call("RECORD", 0x0F, "IIIIQQ", "queue vm list count src size")
+"""Put the instruction of ``size`` bytes at ``src`` behind list ``list`` of a queue; 0: a new one, whose number comes
+back. ``count`` comes back as the instructions in it. A list is the queue's, and goes with it. EINVAL, EFAULT, ENOENT;
+ENOSPC when there is no room for one more."""
+FORGET = _call("FORGET", 0x10, "II", "queue list")
+"""A list goes; what of it is in flight stays in flight."""

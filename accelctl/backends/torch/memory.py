@@ -38,6 +38,7 @@ class TorchSession(Session):
             largest = self._probe()
         except RuntimeError as error:
             raise DeviceUnusable(f"{target.id}: {platform.said(error)}") from error
+        self.largest = self.total_bytes = largest
         self.line = Line(lambda: platform.finish(self.device))
         self.tensors: dict[int, Any] = {}
         """Address -> tensor of bytes."""
@@ -98,6 +99,14 @@ class TorchSession(Session):
         start = self._starts[at - 1]
         tensor = self.tensors[start]
         return (tensor, address - start) if address + size <= start + tensor.numel() else None
+
+    def memory_info(self) -> tuple[int, int]:
+        """(free, total) bytes; -1: not known, as on a host, whose memory is only taken when it is written to."""
+        if not self.on_host:
+            with suppress(AttributeError, RuntimeError):
+                free, total = getattr(self.torch, self.device.type).mem_get_info(self.device)
+                return int(free), int(total)
+        return -1, self.largest
 
     def counters(self) -> tuple[Counter, ...]:
         """What is alive in this session, by our own count: PyTorch caches what is given back."""

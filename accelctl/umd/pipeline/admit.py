@@ -50,7 +50,7 @@ def admit(session: Session, one: pb.HardwareInstruction, field: str) -> Known:
 def _call(chip: Chip, found: Instruction) -> tuple[Template, Call]:
     template = chip.by_number.get(found.kernel_id)
     if template is None:
-        raise UsageError(f"{chip.target.chip} has no kernel {found.kernel_id}")
+        raise UsageError(chip.why_not(found.kernel_id))
     return template, decode(OPS[template.op], found.body, found.params)
 
 

@@ -10,6 +10,7 @@ from accelctl.abi.launch import Launch
 from accelctl.abi.ops import Template
 from accelctl.abi.tensors import Tensor, show, span
 from accelctl.errors import AccelError, UsageError
+from accelctl.umd.dispatch import taken
 from accelctl.umd.pipeline.lower import Form, Node, Recipe, form_of
 from accelctl.umd.pipeline.route import Route
 from accelctl.umd.pipeline.validate import OUTPUTS
@@ -70,14 +71,19 @@ def _complete(output: Output, said: Described, field: str) -> Tensor:
 def graph_of(
     ask: Ask, route: Route, ways: Sequence[Recipe], outputs: Sequence[Tensor | None], through: frozenset[int]
 ) -> Graph:
-    """The first way that the chip's kernels take. Refusal with each kernel's reason where none does."""
+    """The first way that the chip's kernels take, a special one before the general ones. Refusal with each kernel's
+    reason where none does."""
     if all(one is None or 0 in one.shape for one in outputs):
         return Graph((), 0)
-    reasons: dict[str, None] = {}
+    reasons: dict[str, None] = dict.fromkeys(route.dark)
     for way in ways:
         form = form_of(way, ask, outputs, through)
-        main = _pick(route.templates, form.main, reasons)
+        verdicts = route.dispatch.judge(form.main.call)
+        special = taken(verdicts)
+        main = _chosen(special, form.main) if special is not None else _pick(route.templates, form.main, reasons)
         if main is not None:
+            if verdicts:
+                route.dispatch.count(verdicts)
             return _complete_graph(form, main, route)
     raise Refusal("op_type", f"no kernel takes this {ask.op.name}: {'; '.join(reasons)}", "not_supported")
 
@@ -102,9 +108,13 @@ def _pick(templates: Sequence[Template], node: Node, reasons: dict[str, None]) -
     for template in templates:
         why = refused_by(template, node.call)
         if not why:
-            return Chosen(node, template, launch_of(template, node.call))
+            return _chosen(template, node)
         reasons[f"{template.name}: {why}"] = None
     return None
+
+
+def _chosen(template: Template, node: Node) -> Chosen:
+    return Chosen(node, template, launch_of(template, node.call))
 
 
 def refused_by(template: Template, call: Call) -> str:

@@ -100,9 +100,11 @@ def _planned(
     plan = chip.plans.get(key)
     if plan is not None:
         return plan, [0, 0, 0, 0, now() - start, 0]
+    age = chip.age
     plan, stages = compiled(chip, request, taken, through)
     with chip.lock:
-        keep(chip.plans, key, plan)
+        if chip.age == age:
+            keep(chip.plans, key, plan)
     return plan, stages
 
 

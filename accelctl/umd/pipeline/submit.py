@@ -8,6 +8,7 @@ from threading import Lock, RLock
 from typing import NamedTuple
 
 from accelctl.abi.queue import QueueFull, Ring
+from accelctl.abi.schedule import Recorded
 from accelctl.errors import AccelError
 from accelctl.umd.memory import Allocation
 from accelctl.umd.refusal import Refusal, refusal_of
@@ -69,7 +70,25 @@ class Line:
         """Whether that point is passed; the device is asked only where it is not known."""
         return fence <= self._passed or fence <= self.passed()
 
-    def send(self, blobs: Sequence[bytes], allocations: Sequence[Allocation], patience_s: float) -> int:
+    def run(
+        self,
+        recorded: Recorded | None,
+        blobs: Sequence[bytes],
+        allocations: Sequence[Allocation],
+        patience_s: float,
+    ) -> int:
+        """Hand over a list: as one work where the chip has it, otherwise one instruction after the other. See send."""
+        if recorded is None:
+            return self.send(blobs, allocations, patience_s)
+        return self.send((b"",), allocations, patience_s, lambda _: recorded.replay())
+
+    def send(
+        self,
+        blobs: Sequence[bytes],
+        allocations: Sequence[Allocation],
+        patience_s: float,
+        submit: Callable[[bytes], int] | None = None,
+    ) -> int:
         """Hand them over; the point that is passed when all are done. Waits up to ``patience_s`` for room, and keeps
         nobody but other senders from the session meanwhile. Refusal."""
         if not blobs:
@@ -82,7 +101,7 @@ class Line:
             while True:
                 with self._lock:
                     if done or self._room(len(blobs)):
-                        done = self._hand_over(blobs, done, allocations)
+                        done = self._hand_over(blobs, done, allocations, submit or self.ring.submit)
                         if done == len(blobs):
                             return self.submitted
                     oldest = self.passed() + 1
@@ -97,7 +116,9 @@ class Line:
         limit = max(self.depth - count, 0)
         return self.submitted - self._passed <= limit or self.submitted - self.passed() <= limit
 
-    def _hand_over(self, blobs: Sequence[bytes], done: int, allocations: Sequence[Allocation]) -> int:
+    def _hand_over(
+        self, blobs: Sequence[bytes], done: int, allocations: Sequence[Allocation], submit: Callable[[bytes], int]
+    ) -> int:
         """As many as there is room for, behind the ``done`` ones; how many are in then."""
         for one in allocations:
             if not one.alive:
@@ -105,7 +126,7 @@ class Line:
         point = self.submitted
         try:
             for made in blobs[done:] if done else blobs:
-                point = self.ring.submit(made)
+                point = submit(made)
                 done += 1
         except QueueFull:
             pass

@@ -376,6 +376,66 @@ class DataChannelResponse(_message.Message):
     slots: int
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., socket: _Optional[str] = ..., token: _Optional[bytes] = ..., chunk_bytes: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
 
+class PinRequest(_message.Message):
+    __slots__ = ("session_id", "name", "ops")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    name: str
+    ops: _containers.RepeatedCompositeFieldContainer[OpRequest]
+    def __init__(self, session_id: _Optional[int] = ..., name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[OpRequest, _Mapping]]] = ...) -> None: ...
+
+class PinResponse(_message.Message):
+    __slots__ = ("status", "list_id", "responses", "instructions", "recorded", "cache_hit")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LIST_ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_FIELD_NUMBER: _ClassVar[int]
+    CACHE_HIT_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    list_id: int
+    responses: _containers.RepeatedCompositeFieldContainer[OpResponse]
+    instructions: int
+    recorded: bool
+    cache_hit: bool
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., list_id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[OpResponse, _Mapping]]] = ..., instructions: _Optional[int] = ..., recorded: bool = ..., cache_hit: bool = ...) -> None: ...
+
+class ReplayRequest(_message.Message):
+    __slots__ = ("session_id", "list_id", "retranslate")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LIST_ID_FIELD_NUMBER: _ClassVar[int]
+    RETRANSLATE_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    list_id: int
+    retranslate: bool
+    def __init__(self, session_id: _Optional[int] = ..., list_id: _Optional[int] = ..., retranslate: bool = ...) -> None: ...
+
+class ReplayResponse(_message.Message):
+    __slots__ = ("status", "fence", "retranslated")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    RETRANSLATED_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    fence: int
+    retranslated: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., fence: _Optional[int] = ..., retranslated: _Optional[str] = ...) -> None: ...
+
+class UnpinRequest(_message.Message):
+    __slots__ = ("session_id", "list_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LIST_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    list_id: int
+    def __init__(self, session_id: _Optional[int] = ..., list_id: _Optional[int] = ...) -> None: ...
+
+class UnpinResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
 class TelemetryRequest(_message.Message):
     __slots__ = ("period_ms", "count")
     PERIOD_MS_FIELD_NUMBER: _ClassVar[int]
@@ -458,8 +518,31 @@ class OpCount(_message.Message):
     frees: int
     def __init__(self, op: _Optional[str] = ..., translated: _Optional[int] = ..., cache_hits: _Optional[int] = ..., launches: _Optional[int] = ..., errors: _Optional[int] = ..., allocations: _Optional[int] = ..., frees: _Optional[int] = ...) -> None: ...
 
+class ListLevel(_message.Message):
+    __slots__ = ("lists", "bytes", "pinned", "hits", "replays", "ended")
+    class EndedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    LISTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    REPLAYS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    lists: int
+    bytes: int
+    pinned: int
+    hits: int
+    replays: int
+    ended: _containers.ScalarMap[str, int]
+    def __init__(self, lists: _Optional[int] = ..., bytes: _Optional[int] = ..., pinned: _Optional[int] = ..., hits: _Optional[int] = ..., replays: _Optional[int] = ..., ended: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
 class SessionLevel(_message.Message):
-    __slots__ = ("session_id", "client", "age_ms", "tensors", "pool", "queue_depth", "in_flight", "queue_state", "cached_translations", "submitted_fence", "passed_fence", "spaces", "flown_ns", "busy_ns", "stalled_ns", "ops", "size_classes")
+    __slots__ = ("session_id", "client", "age_ms", "tensors", "pool", "queue_depth", "in_flight", "queue_state", "cached_translations", "submitted_fence", "passed_fence", "spaces", "flown_ns", "busy_ns", "stalled_ns", "ops", "size_classes", "lists")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -477,6 +560,7 @@ class SessionLevel(_message.Message):
     STALLED_NS_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     SIZE_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    LISTS_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     client: str
     age_ms: int
@@ -494,10 +578,11 @@ class SessionLevel(_message.Message):
     stalled_ns: int
     ops: _containers.RepeatedCompositeFieldContainer[OpCount]
     size_classes: _containers.RepeatedCompositeFieldContainer[SizeClass]
-    def __init__(self, session_id: _Optional[int] = ..., client: _Optional[str] = ..., age_ms: _Optional[int] = ..., tensors: _Optional[int] = ..., pool: _Optional[_Union[PoolLevel, _Mapping]] = ..., queue_depth: _Optional[int] = ..., in_flight: _Optional[int] = ..., queue_state: _Optional[str] = ..., cached_translations: _Optional[int] = ..., submitted_fence: _Optional[int] = ..., passed_fence: _Optional[int] = ..., spaces: _Optional[_Iterable[_Union[SpaceLevel, _Mapping]]] = ..., flown_ns: _Optional[int] = ..., busy_ns: _Optional[int] = ..., stalled_ns: _Optional[int] = ..., ops: _Optional[_Iterable[_Union[OpCount, _Mapping]]] = ..., size_classes: _Optional[_Iterable[_Union[SizeClass, _Mapping]]] = ...) -> None: ...
+    lists: ListLevel
+    def __init__(self, session_id: _Optional[int] = ..., client: _Optional[str] = ..., age_ms: _Optional[int] = ..., tensors: _Optional[int] = ..., pool: _Optional[_Union[PoolLevel, _Mapping]] = ..., queue_depth: _Optional[int] = ..., in_flight: _Optional[int] = ..., queue_state: _Optional[str] = ..., cached_translations: _Optional[int] = ..., submitted_fence: _Optional[int] = ..., passed_fence: _Optional[int] = ..., spaces: _Optional[_Iterable[_Union[SpaceLevel, _Mapping]]] = ..., flown_ns: _Optional[int] = ..., busy_ns: _Optional[int] = ..., stalled_ns: _Optional[int] = ..., ops: _Optional[_Iterable[_Union[OpCount, _Mapping]]] = ..., size_classes: _Optional[_Iterable[_Union[SizeClass, _Mapping]]] = ..., lists: _Optional[_Union[ListLevel, _Mapping]] = ...) -> None: ...
 
 class TelemetrySample(_message.Message):
-    __slots__ = ("taken_ns", "uptime_ms", "sessions", "ops", "size_classes", "sessions_created", "sessions_expired", "held_bytes", "limit_bytes")
+    __slots__ = ("taken_ns", "uptime_ms", "sessions", "ops", "size_classes", "sessions_created", "sessions_expired", "held_bytes", "limit_bytes", "lists")
     TAKEN_NS_FIELD_NUMBER: _ClassVar[int]
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -507,6 +592,7 @@ class TelemetrySample(_message.Message):
     SESSIONS_EXPIRED_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LISTS_FIELD_NUMBER: _ClassVar[int]
     taken_ns: int
     uptime_ms: int
     sessions: _containers.RepeatedCompositeFieldContainer[SessionLevel]
@@ -516,4 +602,5 @@ class TelemetrySample(_message.Message):
     sessions_expired: int
     held_bytes: int
     limit_bytes: int
-    def __init__(self, taken_ns: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[SessionLevel, _Mapping]]] = ..., ops: _Optional[_Iterable[_Union[OpCount, _Mapping]]] = ..., size_classes: _Optional[_Iterable[_Union[SizeClass, _Mapping]]] = ..., sessions_created: _Optional[int] = ..., sessions_expired: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
+    lists: ListLevel
+    def __init__(self, taken_ns: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[SessionLevel, _Mapping]]] = ..., ops: _Optional[_Iterable[_Union[OpCount, _Mapping]]] = ..., size_classes: _Optional[_Iterable[_Union[SizeClass, _Mapping]]] = ..., sessions_created: _Optional[int] = ..., sessions_expired: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., lists: _Optional[_Union[ListLevel, _Mapping]] = ...) -> None: ...

@@ -109,6 +109,21 @@ class InstructionTranslatorStub(object):
                 request_serializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.TelemetryRequest.SerializeToString,
                 response_deserializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.TelemetrySample.FromString,
                 _registered_method=True)
+        self.PinList = channel.unary_unary(
+                '/umd.InstructionTranslator/PinList',
+                request_serializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.PinRequest.SerializeToString,
+                response_deserializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.PinResponse.FromString,
+                _registered_method=True)
+        self.ReplayList = channel.unary_unary(
+                '/umd.InstructionTranslator/ReplayList',
+                request_serializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.ReplayRequest.SerializeToString,
+                response_deserializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.ReplayResponse.FromString,
+                _registered_method=True)
+        self.UnpinList = channel.unary_unary(
+                '/umd.InstructionTranslator/UnpinList',
+                request_serializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.UnpinRequest.SerializeToString,
+                response_deserializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.UnpinResponse.FromString,
+                _registered_method=True)
 
 
 class InstructionTranslatorServicer(object):
@@ -205,6 +220,24 @@ class InstructionTranslatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PinList(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReplayList(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpinList(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InstructionTranslatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -282,6 +315,21 @@ def add_InstructionTranslatorServicer_to_server(servicer, server):
                     servicer.Telemetry,
                     request_deserializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.TelemetryRequest.FromString,
                     response_serializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.TelemetrySample.SerializeToString,
+            ),
+            'PinList': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinList,
+                    request_deserializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.PinRequest.FromString,
+                    response_serializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.PinResponse.SerializeToString,
+            ),
+            'ReplayList': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReplayList,
+                    request_deserializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.ReplayRequest.FromString,
+                    response_serializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.ReplayResponse.SerializeToString,
+            ),
+            'UnpinList': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpinList,
+                    request_deserializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.UnpinRequest.FromString,
+                    response_serializer=accelctl_dot_umd_dot_proto_dot_umd__pb2.UnpinResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -689,6 +737,87 @@ class InstructionTranslator(object):
             '/umd.InstructionTranslator/Telemetry',
             accelctl_dot_umd_dot_proto_dot_umd__pb2.TelemetryRequest.SerializeToString,
             accelctl_dot_umd_dot_proto_dot_umd__pb2.TelemetrySample.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinList(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/umd.InstructionTranslator/PinList',
+            accelctl_dot_umd_dot_proto_dot_umd__pb2.PinRequest.SerializeToString,
+            accelctl_dot_umd_dot_proto_dot_umd__pb2.PinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplayList(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/umd.InstructionTranslator/ReplayList',
+            accelctl_dot_umd_dot_proto_dot_umd__pb2.ReplayRequest.SerializeToString,
+            accelctl_dot_umd_dot_proto_dot_umd__pb2.ReplayResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnpinList(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/umd.InstructionTranslator/UnpinList',
+            accelctl_dot_umd_dot_proto_dot_umd__pb2.UnpinRequest.SerializeToString,
+            accelctl_dot_umd_dot_proto_dot_umd__pb2.UnpinResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from contextlib import ExitStack
 
+from accelctl.abi.condition import Offers
+from accelctl.abi.devmem import ask, number
+from accelctl.abi.launch import MOST_THREADS
 from accelctl.abi.lifecycle import Block, Session, Target
 from accelctl.abi.ops import Device, Template
 from accelctl.abi.queue import Ring
@@ -40,6 +44,48 @@ class SimOpsRing(SimRing):
             self._buffer.map[: len(work)] = work
             return self._hand_over(uapi.EXEC, src=self._buffer.address, size=len(work))
 
+    def record(self, works: Sequence[bytes]) -> int:
+        """Instructions as one list; its number. See Schedule."""
+        listed = 0
+        with self._lock:
+            self._alive()
+            try:
+                for at, work in enumerate(works):
+                    listed = self._recorded(at, work, listed)
+            except Exception:
+                if listed:
+                    self.forget(listed)
+                raise
+        return listed
+
+    def _recorded(self, at: int, work: bytes, listed: int) -> int:
+        if not isinstance(work, bytes) or not 0 < len(work) <= MOST_BYTES:
+            raise UsageError(f"blobs[{at}]: an instruction is 1 to {MOST_BYTES} bytes")
+        assert self._buffer.map is not None
+        self._buffer.map[: len(work)] = work
+        fields = {"queue": self._queue, "vm": self._vm, "src": self._buffer.address, "size": len(work)}
+        try:
+            return number(self._file, uapi.RECORD, "list", list=listed, **fields)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise AccelError(f"blobs[{at}]: {error.strerror}", kind="out_of_resources") from error
+            refused = self._refused(error)
+            if isinstance(refused, UsageError):
+                raise UsageError(f"blobs[{at}]: {refused.message}") from error
+            raise refused from error
+
+    def replay(self, listed: int) -> int:
+        """A list, as one work; its point. See Recorded."""
+        with self._lock:
+            self._alive()
+            return self._hand_over(uapi.LIST, value=listed)
+
+    def forget(self, listed: int) -> None:
+        """A list goes; without its ring it is gone already."""
+        with self._lock:
+            if not self._closed and self._file.fd >= 0:
+                ask(self._file, uapi.FORGET, queue=self._queue, list=listed)
+
     def close(self) -> None:
         """See Ring."""
         with self._lock:
@@ -71,6 +117,16 @@ class SimOps:
     def templates(self) -> tuple[Template, ...]:
         """Its kernels; see sim.ops.kernels for what they lack."""
         return TEMPLATES
+
+    def versions(self, target: Target, template: Template) -> dict[str, str]:
+        """The library that does its arithmetic."""
+        from importlib.metadata import version  # 50 ms, and nobody else needs it
+
+        return {"numpy": version("numpy")}
+
+    def offers(self, target: Target) -> Offers:
+        """As many threads in a block as a launch can say."""
+        return Offers({"threads": MOST_THREADS})
 
     def lifecycle(self) -> str:
         """Plain VRAM, mapped on both sides."""

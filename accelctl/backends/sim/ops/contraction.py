@@ -22,6 +22,12 @@ def matmul(attrs: Attrs, out: Array, a: Array, b: Array) -> None:
         store_wrapped(out, np.matmul(a.astype(np.int64), b.astype(np.int64)))
 
 
+def matvec(attrs: Attrs, out: Array, a: Array, b: Array) -> None:
+    """Y = A x b for one column: one pass over the rows of A."""
+    rows = f32(a).reshape(-1, a.shape[-1])
+    store(out, np.dot(rows, f32(b).reshape(-1)).reshape(out.shape))
+
+
 def conv2d(
     attrs: Attrs, out: Array, x: Array, w: Array, bias: Array | None, *, pads: tuple[tuple[int, int], ...]
 ) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 
 from accelctl.abi.call import Call
 from accelctl.abi.tensors import Tensor
+from accelctl.backends.sim.jobs import Placed
 from accelctl.backends.sim.ops import attention, contraction, elementwise, norm, position, routing
 from accelctl.backends.sim.ops.numeric import NUMPY, Array
-from accelctl.backends.sim.ops.reader import MOST_BYTES, read
+from accelctl.backends.sim.ops.reader import MOST_BYTES, Plan, read
 from accelctl.backends.sim.ops.shapes import conv_pads
 from accelctl.backends.sim.tables import Object, fault
 from accelctl.errors import UsageError
@@ -21,6 +22,7 @@ from accelctl.hal.devfile import PAGE, Mapped
 
 _UNITS: dict[str, Callable[..., None]] = {
     "matmul": contraction.matmul,
+    "matvec": contraction.matvec,
     "conv2d": contraction.conv2d,
     "layernorm": norm.layernorm,
     "relu": elementwise.relu,
@@ -36,8 +38,8 @@ _UNITS: dict[str, Callable[..., None]] = {
     "moe_align": routing.moe_align,
     "copy": elementwise.copy,
 }
-"""Op -> what computes it: (attributes, outputs, inputs), in the table's order, None for what is left out. Each reads
-all it needs before it writes: an output may lie on an input."""
+"""Special kernel, or op -> what computes it: (attributes, outputs, inputs), in the table's order, None for what is left
+out. Each reads all it needs before it writes: an output may lie on an input."""
 
 Find = Callable[[int, int], tuple[Object, int]]
 """(device address, bytes) -> the object there, and where in it. EFAULT."""
@@ -55,9 +57,10 @@ class Engine:
         self._bytes = None
         return self._vram
 
-    def prepare(self, thing: Object, at: int, size: int, find: Find) -> tuple[tuple[Object, ...], Callable[[], None]]:
-        """The instruction of ``size`` bytes at ``at`` in an object: what it uses, and what runs it later. EINVAL for
-        what is no instruction, EFAULT for an operand that ``find`` does not have."""
+    def prepare(self, thing: Object, at: int, size: int, find: Find) -> Callable[[], Placed]:
+        """The instruction of ``size`` bytes at ``at`` in an object, taken in. What comes back finds its operands: the
+        objects that it uses, and what runs it later; EFAULT for one that ``find`` does not have. EINVAL for what is no
+        instruction."""
         if size > MOST_BYTES:
             raise fault(errno.EINVAL, f"an instruction of {size} bytes")
         start = thing.start * PAGE + at
@@ -65,6 +68,9 @@ class Engine:
             plan, addresses = read(self._vram[start : start + size])
         except UsageError as error:
             raise fault(errno.EINVAL, error.message) from None
+        return partial(self._place, plan, addresses, find)
+
+    def _place(self, plan: Plan, addresses: Sequence[int], find: Find) -> Placed:
         things, places = [], []
         for operand, address in zip(plan.operands, addresses, strict=True):
             if not operand.span:
@@ -76,9 +82,10 @@ class Engine:
                 raise fault(error.errno or errno.EFAULT, f"{operand.name}: {error.strerror}") from None
             things.append(used)
             places.append(used.start * PAGE + offset)
-        return tuple(things), partial(self._run, plan.call, places)
+        unit = _UNITS.get(plan.kernel) or _UNITS[plan.call.op.name]
+        return tuple(things), partial(self._run, plan.call, unit, places)
 
-    def _run(self, call: Call, places: Sequence[int]) -> None:
+    def _run(self, call: Call, unit: Callable[..., None], places: Sequence[int]) -> None:
         """Compute. ``places``: where in VRAM (bytes) each operand that is there begins. JobFault for numbers in memory
         that cannot be used; MemoryError where the host has no room for what is between."""
         left = list(places)
@@ -86,7 +93,7 @@ class Engine:
         outputs = [None if one is None else self._view(one, left.pop(0)) for one in call.outputs]
         more: dict[str, Any] = {"pads": conv_pads(call)} if call.op.name == "conv2d" else {}
         with np.errstate(all="ignore"):
-            _UNITS[call.op.name](call.attrs, *outputs, *inputs, **more)
+            unit(call.attrs, *outputs, *inputs, **more)
 
     def _view(self, tensor: Tensor, at: int) -> Array:
         dtype = NUMPY[tensor.dtype.name]

@@ -8,6 +8,9 @@ rope           only dense operands
 topk_softmax   fp32 only: half scores are copied first
 moe_align      only dense operands
 
+One is special: matvec, for products with one column. It sums in one pass over the vector, without the tiles that a
+general product needs.
+
 What a kernel lacks, and what no kernel here could compute (sim.ops.shapes), the driver refuses; it never computes
 something else instead. The service asks the same table, so that it translates nothing that is refused later.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 from math import prod
 
 from accelctl.abi.call import Call, matmul_dims
+from accelctl.abi.condition import MOST, Conditions
 from accelctl.abi.launch import MOST_GRID, Launch
 from accelctl.abi.ops import Template, elementwise_launch, tiled_launch
 from accelctl.abi.opset import ANY
@@ -100,12 +104,37 @@ def _nchw(call: Call) -> str:
     return _fits(call) if call.attrs["layout"] == "nchw" else "its images are channels first (nchw)"
 
 
+def _matvec(call: Call) -> Launch:
+    """A row a warp, eight of them in a block."""
+    rows, _, _ = matmul_dims(call.tensors[0].shape, call.tensors[1].shape)
+    return Launch((min(max(1, -(-rows // 8)), MOST_GRID[0]), 1, 1), (32, 8, 1))
+
+
+MATVEC = Conditions(
+    dtypes=FLOATS,
+    results=FLOATS,
+    dims={"N": (1, 1), "batch": (1, 1), "K": (1, MOST)},
+    dense=True,
+    needs={"threads": _ROW},
+)
 _HALF = FLOATS - {"fp32"}
 
 TEMPLATES: tuple[Template, ...] = (
     Template(0x0F0, "copy", "copy", ANY, _elements, refuses=_fits, tile=(_ROW,)),
     Template(0x010, "matmul_f", "matmul", FLOATS, _matmul, refuses=_fits, tile=_TILE),
     Template(0x011, "matmul_i", "matmul", INTS, _matmul, refuses=_fits, tile=_TILE),
+    Template(
+        0x012,
+        "matvec",
+        "matmul",
+        FLOATS,
+        _matvec,
+        strided=False,
+        refuses=_fits,
+        tile=(8,),
+        conditions=MATVEC,
+        fallback="matmul_f",
+    ),
     Template(0x020, "conv2d_nchw", "conv2d", FLOATS, _conv2d, refuses=_nchw, tile=_TILE),
     Template(0x030, "layernorm", "layernorm", frozenset({"fp32", "fp16"}), _rows, refuses=_fits, tile=(1, _ROW)),
     Template(0x040, "relu", "relu", ANY, _elements, refuses=_fits, tile=(_ROW,)),
@@ -121,7 +150,7 @@ TEMPLATES: tuple[Template, ...] = (
     Template(0x0D0, "topk_f32", "topk_softmax", frozenset({"fp32"}), _tokens, refuses=_fits, tile=(8,)),
     Template(0x0E0, "moe_align", "moe_align", frozenset({"int32"}), _one, strided=False, refuses=_fits),
 )
-"""In the order in which the service tries them."""
+"""In the order in which the service tries them; a special one only where it is proven."""
 
 BY_ID: dict[int, Template] = {template.kernel_id: template for template in TEMPLATES}
 
@@ -133,4 +162,7 @@ def why_not(template: Template, call: Call) -> str:
         return f"{template.name} does not take {dtype}"
     if not template.strided and not all(tensor.dense for tensor in call.tensors):
         return f"{template.name} takes dense tensors only"
+    failed = template.conditions.failed(call) if template.conditions is not None else ""
+    if failed:
+        return f"{template.name} takes calls only where {failed}"
     return template.refuses(call) if template.refuses else ""

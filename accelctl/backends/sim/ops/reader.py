@@ -39,6 +39,7 @@ class Plan(NamedTuple):
 
     call: Call
     operands: tuple[Operand, ...]
+    kernel: str
 
 
 def read(blob: bytes) -> tuple[Plan, tuple[int, ...]]:
@@ -78,4 +79,5 @@ def _plan(head: bytes, size: int, rest: bytes) -> Plan:
             for name, one in zip(names, (*call.inputs, *call.outputs), strict=True)
             if one is not None
         ),
+        template.name,
     )

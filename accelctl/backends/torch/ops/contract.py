@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelctl.abi import blob
 from accelctl.abi.call import Call, decode
@@ -17,6 +17,9 @@ from accelctl.backends.torch.memory import LIFECYCLE, TorchSession
 from accelctl.backends.torch.ops import platform
 from accelctl.backends.torch.ops.kernels import BY_ID, TEMPLATES, refusal
 from accelctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from accelctl.abi.runtime.collectives import Group
 
 MOST_DEPTH = 1024
 _NOP = b"nop"
@@ -130,6 +133,12 @@ class TorchOps:
     def lifecycle(self) -> str:
         """Tensors of bytes."""
         return LIFECYCLE
+
+    def group(self, target: Target, ranks: int) -> Group:
+        """Ranks that call PyTorch's own collectives, each in a process of its own (abi.runtime.collectives)."""
+        from accelctl.backends.torch.ops.collectives import GlooGroup
+
+        return GlooGroup(ranks)
 
     def open(self, session: Session, depth: int) -> Ring:
         """A ring that takes instructions. UsageError for a session of another chip, or a depth that cannot be."""
