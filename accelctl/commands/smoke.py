@@ -1,7 +1,7 @@
 """`accelctl smoke`: does this device compute the right thing, through the whole path that a framework uses?"""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,6 +13,11 @@ EXAMPLES = (
     ("accelctl smoke --target unix:/run/user/1000/accelctl/serve.sock", "a service that runs already"),
     ("accelctl smoke --device opencl:0 --case 'softmax/fp16/*' --json", "some cases, for programs"),
     ("accelctl smoke --device opencl:0 --save proven.json", "and keep which kernel was proven, how far and when"),
+    (
+        "accelctl smoke --device sim:0 --semantics",
+        "streams, events, memory, errors: does the runtime keep its contract?",
+    ),
+    ("accelctl smoke --device opencl:0 --align sim:0", "two devices op by op, and the first op that drifts"),
 )
 
 WHAT, OUTPUT = "What to test", "What to print"
@@ -31,6 +36,9 @@ Case = Annotated[str, _option("--case", "only cases whose id fits, as in 'softma
 Long = Annotated[bool, _option("--long", "also cases that take long", WHAT)]
 Model = Annotated[bool, typer.Option("--model/--no-model", help="run the small transformer", rich_help_panel=WHAT)]
 Seed = Annotated[int, _option("--seed", "all data follow from it", WHAT, "N")]
+Semantics = Annotated[bool, _option("--semantics", "the runtime's contract instead of ops: 106 assertions", WHAT)]
+Intent = Annotated[Texts, _option("--intent", "with --semantics: only this intent; several times", WHAT, "NAME")]
+Align = Annotated[str, _option("--align", "compare known samples with this device, op by op", WHAT, "DEVICE")]
 Listing = Annotated[bool, _option("--list", "devices that compute; runs nothing", WHAT)]
 Cases = Annotated[bool, _option("--list-cases", "cases that would run; runs nothing", WHAT)]
 Json = Annotated[bool, _option("--json", "one JSON document", OUTPUT)]
@@ -54,6 +62,9 @@ def smoke(
     junit: Junit = "",
     trace: TraceFile = "",
     save: Save = "",
+    semantics: Semantics = False,
+    intent: Intent = None,
+    align: Align = "",
 ) -> int:
     """Run ops through the service on a device and compare each result with a float64 reference.
 
@@ -68,6 +79,11 @@ def smoke(
         found, problems = compute.everything()
         render.show_devices(found, problems, as_json=as_json)
         return 0
+    from accelctl.accept.plugins import store
+
+    if semantics or align or intent:
+        other = _Other(tuple(device or ()), semantics, tuple(intent or ()), align, seed)
+        return _instead(other, as_json=as_json, junit=junit)
     from accelctl.smoke import run
 
     wanted = run.Request(
@@ -87,5 +103,34 @@ def smoke(
         return 0
     with render.progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
         report = run.carry_out(wanted, tick)
+    render.show(report, as_json=as_json, junit=junit)
+    render.remark(store.after_smoke(report.device, report.exit_code))
+    return report.exit_code
+
+
+class _Other(NamedTuple):
+    """What is asked for instead of ops."""
+
+    device: tuple[str, ...]
+    semantics: bool
+    intents: tuple[str, ...]
+    align: str
+    seed: int
+
+
+def _instead(wanted: _Other, *, as_json: bool, junit: str) -> int:
+    from accelctl.render import semantics as render
+    from accelctl.render import smoke
+    from accelctl.smoke import beside
+
+    device = beside.device_for(wanted.device, semantics=wanted.semantics, intents=wanted.intents, align=wanted.align)
+    with smoke.progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
+        if wanted.align:
+            pair = beside.align(device, wanted.align, tick, wanted.seed)
+        else:
+            report = beside.semantics(device, wanted.intents, tick)
+    if wanted.align:
+        render.show_align(pair, as_json=as_json, junit=junit)
+        return pair.exit_code
     render.show(report, as_json=as_json, junit=junit)
     return report.exit_code

@@ -38,6 +38,8 @@ class CaseRow(NamedTuple):
     kernel: str = ""
     """What ran; several, with commas, where copies stood around it."""
     seconds: float = 0.0
+    share: float = 0.0
+    """The worst difference as a share of what is allowed there; 0 where equality is asked."""
 
 
 class Evidence(NamedTuple):

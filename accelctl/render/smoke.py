@@ -13,7 +13,7 @@ from accelctl.abi.tensors import DTYPES
 from accelctl.model.smokereport import FAILED, PASSED, PASSED_SIMULATED, SCHEMA, CaseRow, SmokeReport
 from accelctl.model.stressreport import FAIL, INCONCLUSIVE, PASS, SKIP
 from accelctl.render import junit as junit_xml
-from accelctl.render import term
+from accelctl.render import notes, term
 from accelctl.render.document import dumps, headed
 from accelctl.render.layout import Page, Span
 from accelctl.render.output import check, write
@@ -35,6 +35,12 @@ def show(report: SmokeReport, *, as_json: bool, junit: str) -> None:
         term.emit(dumps(document(report)) if as_json else text(report, term.current()))
     if junit:
         write(junit, junit_text(report))
+
+
+def remark(line: str) -> None:
+    """On stderr: what follows for a chip that was upgraded. Empty: nothing."""
+    if line:
+        notes.warn(line)
 
 
 def text(report: SmokeReport, terminal: Term) -> str:
@@ -240,10 +246,10 @@ def show_devices(found: Sequence[Any], problems: Sequence[str], *, as_json: bool
             {
                 "device": one.device.target.id,
                 "title": one.device.title,
-                "chip": one.chip.manifest.name,
+                "chip": one.name,
                 "accelerator": one.device.accelerator,
                 "simulated": one.device.target.simulated,
-                "proven": one.chip.manifest.proven,
+                "proven": one.proven,
             }
             for one in found
         ]

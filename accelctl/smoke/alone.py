@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from accelctl.abi import blob
+from accelctl.abi import blob, call
 from accelctl.abi.compute import Found
 from accelctl.abi.lifecycle import Block, Env, Lifecycle, Session
+from accelctl.abi.ops import Template
 from accelctl.abi.opset import OPS
 from accelctl.errors import AccelError, TimeoutFailure
 from accelctl.memory.va import GoodFit
@@ -39,9 +40,13 @@ class Alone:
         self._ring.close()
         self.session.close()
 
-    def run(self, trial: Trial, instruction: Any) -> dict[str, Array]:
-        """Results of a trial whose operands are all dense or as the instruction says, by one instruction."""
+    def run(self, trial: Trial, instruction: Any, by: Template | None = None) -> dict[str, Array]:
+        """Results of a trial whose operands are all dense or as the instruction says, by one instruction; ``by``: by
+        another kernel of the same op."""
         found = blob.decode(instruction.instruction_blob)
+        if by is not None:
+            launch = by.launch(call.decode(OPS[by.op], found.body, found.params))
+            found = found._replace(kernel_id=by.kernel_id, launch=launch)
         with ExitStack() as held:
             inputs = [self._put(arg.storage.tobytes(), held) for arg in trial.inputs.values()]
             outputs = [self._put(bytes(out.nbytes), held) for out in trial.outputs.values()]

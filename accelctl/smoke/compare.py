@@ -31,6 +31,8 @@ class Result(NamedTuple):
     first: tuple[int, ...] | None = None
     wrong: int = 0
     elements: int = 0
+    share: float = 0.0
+    """The worst difference as a share of what is allowed there; 0 where equality is asked."""
 
 
 FLUSHED = frozenset({"add"})
@@ -96,6 +98,7 @@ def _numbers(name: str, got: Array, want: Array, rule: Rule, hidden: Array, flus
         allowed = _allowed(want, dtype, rule)
         bad = ~_near(got.astype(np.float64), want, right, allowed, rule.kind == "exact", flush) & ~hidden
     measured = _measure(name, got, want, right, hidden)
+    measured = measured._replace(share=_share(got.astype(np.float64), want, allowed, hidden))
     if bad.any():
         return _wrong(measured, bad, got, right, allowed)
     said = rule.check(np.where(hidden, want, got.astype(np.float64))) if rule.check is not None else ""
@@ -111,6 +114,12 @@ def _allowed(want: Array, dtype: str, rule: Rule) -> Array:
     with np.errstate(invalid="ignore"):
         asked = rule.rtol * np.abs(want) + rule.atol
     return np.where(np.isfinite(want), np.maximum(asked, ulp(want, dtype) / 2), 0.0)
+
+
+def _share(y: Array, want: Array, allowed: Array, hidden: Array) -> float:
+    """How much of what is allowed the worst element uses; 1 is all of it."""
+    there = np.isfinite(y) & np.isfinite(want) & (allowed > 0) & ~hidden
+    return float((np.abs(y[there] - want[there]) / allowed[there]).max(initial=0.0))
 
 
 def _near(y: Array, want: Array, right: Array, allowed: Array, exact: bool, flush: bool) -> Array:
@@ -133,7 +142,8 @@ def _near(y: Array, want: Array, right: Array, allowed: Array, exact: bool, flus
 
 def _measure(name: str, got: Array, want: Array, right: Array, hidden: Array) -> Result:
     """A passing result with its figures."""
-    y, ref = got.astype(np.float64), want.astype(np.float64)
+    ref = (want if floating(name_of(got)) else right).astype(np.float64)  # what wraps is no error
+    y = got.astype(np.float64)
     there = np.isfinite(y) & np.isfinite(ref) & ~hidden
     if not there.any():
         return Result(name, True, f"{name}: nothing finite to measure", elements=int(y.size))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from accelctl.abi.capability import LADDER
+from accelctl.abi.ops import Template
 from accelctl.abi.opset import OPS
 from accelctl.abi.tensors import DTYPES, dense_strides, is_dense
 from accelctl.errors import AccelError
@@ -24,15 +26,24 @@ Kernel = tuple[str, str]
 
 
 class Ladder:
-    """Counts what each kernel has passed. ``names``: number of a kernel -> name and op. ``flush``: see compare."""
+    """Counts what each kernel has passed. ``names``: number of a kernel -> name and op. ``flush``: see compare.
+    ``behind``: special kernel -> the general one that is used where it is not."""
 
-    def __init__(self, names: Mapping[int, Kernel], alone: Alone | None, flush: bool = False) -> None:
-        self.names, self._alone, self._flush = names, alone, flush
+    def __init__(
+        self,
+        names: Mapping[int, Kernel],
+        alone: Alone | None,
+        flush: bool = False,
+        behind: Mapping[str, Template] = MappingProxyType({}),
+    ) -> None:
+        self.names, self._alone, self._flush, self._behind = names, alone, flush, behind
         self._count: dict[str, Counter[Kernel]] = defaultdict(Counter)
         self._worst: Counter[Kernel] = Counter()
         self._wrong: dict[tuple[str, Kernel], str] = {}
-        self.launched: Counter[str] = Counter()
-        """Op -> instructions that were handed over."""
+        self._handed: Counter[Kernel] = Counter()
+        """Instructions that were handed over."""
+        self._of_model: Counter[Kernel] = Counter()
+        """Those of them that the small transformer needed."""
 
     def judge(self, trial: Trial, got: Mapping[str, Array]) -> list[compare.Result]:
         """As compare.judge, for this device."""
@@ -54,8 +65,20 @@ class Ladder:
 
     def counted(self, response: Any) -> None:
         """Something was submitted."""
-        for _, op in self.kernels(response):
-            self.launched[op] += 1
+        self._handed.update(self.kernels(response))
+
+    def handed_over(self, kernels: Counter[Kernel]) -> None:
+        """The small transformer submitted these."""
+        self._handed.update(kernels)
+        self._of_model.update(kernels)
+
+    @property
+    def launched(self) -> Counter[str]:
+        """Op -> instructions that were handed over."""
+        found: Counter[str] = Counter()
+        for (_, op), count in self._handed.items():
+            found[op] += count
+        return found
 
     def _climb(self, trial: Trial, response: Any) -> None:
         """The two lowest rungs, with the first plain translation of each kernel."""
@@ -65,8 +88,12 @@ class Ladder:
         if self._count[BLOB][kernel] or (BLOB, kernel) in self._wrong or kernel[1] != trial.case.op:
             return
         self._golden(kernel, trial, response)
-        if self._alone is not None:
-            self._by_itself(kernel, trial, response.instructions[0])
+        if self._alone is None or any(out.alias for out in trial.outputs.values()):
+            return
+        self._by_itself(kernel, trial, response.instructions[0])
+        general = self._behind.get(kernel[0])
+        if general is not None:  # whoever is sent back to it must get the same
+            self._by_itself((general.name, general.op), trial, response.instructions[0], general)
 
     def _golden(self, kernel: Kernel, trial: Trial, response: Any) -> None:
         (one,) = response.instructions
@@ -81,12 +108,10 @@ class Ladder:
         else:
             self._count[BLOB][kernel] += 1
 
-    def _by_itself(self, kernel: Kernel, trial: Trial, instruction: Any) -> None:
+    def _by_itself(self, kernel: Kernel, trial: Trial, instruction: Any, by: Template | None = None) -> None:
         assert self._alone is not None
-        if any(out.alias for out in trial.outputs.values()):
-            return
         try:
-            results = self.judge(trial, self._alone.run(trial, instruction))
+            results = self.judge(trial, self._alone.run(trial, instruction, by))
         except AccelError as error:
             self._wrong[ALONE, kernel] = error.message
             return
@@ -108,18 +133,18 @@ class Ladder:
             for op, count in self.launched.items()
             if told.get(op, 0) != count
         ]
-        for kernel, _ in self._count[SERVICE].items():
+        for kernel in self._count[SERVICE]:
             if not wrong and told.get(kernel[1], 0):
-                self._count[DISPATCH][kernel] = told[kernel[1]]
+                self._count[DISPATCH][kernel] = self._handed[kernel]
         return "; ".join(wrong)
 
     def ended(self, runs: list[DecodeRun]) -> None:
-        """The small transformer ran."""
-        good = [run for run in runs if run.result == PASS]
-        for kernel in self._count[SERVICE]:
-            launches = sum(run.launches.get(kernel[1], 0) for run in good)
-            if launches:
-                self._count[END][kernel] = launches
+        """The small transformer ran. A kernel that it did not need is not proven by it, whatever others of its op
+        did."""
+        if all(run.result == PASS for run in runs):
+            for kernel in self._count[SERVICE]:
+                if self._of_model[kernel]:
+                    self._count[END][kernel] = self._of_model[kernel]
 
     @property
     def wrong(self) -> list[str]:

@@ -37,6 +37,8 @@ class ServiceMachine:
         self._fence = 0
         self.launches: Counter[str] = Counter()
         """Op -> instructions that were submitted: copies that lowering added are among them."""
+        self.kernels: Counter[tuple[str, str]] = Counter()
+        """The same by kernel: name and op."""
 
     def close(self) -> None:
         """Wait for what is in flight, and give all memory back."""
@@ -80,7 +82,9 @@ class ServiceMachine:
         wanted = [outputs[one.name].desc if one.name in outputs else None for one in table.outputs]
         response = self._session.translate(self._session.request(op, given, wanted, attrs, submit=True))
         self._fence = max(self._fence, response.fence)
-        self.launches.update(op for _, op in self._kernels(response))
+        kernels = self._kernels(response)
+        self.kernels.update(kernels)
+        self.launches.update(op for _, op in kernels)
         found = dict(outputs)
         for operand, desc in zip(table.outputs, response.outputs, strict=False):
             if operand.name not in outputs and desc.tensor_id:

@@ -13,8 +13,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from accelctl.abi import compute
+from accelctl.abi import capabilityfile, compute
 from accelctl.abi.compute import Found
+from accelctl.abi.ops import Template
+from accelctl.abi.platforms import templates_of
 from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, UsageError
 from accelctl.exits import SIGNAL_BASE
 from accelctl.hal.endings import in_order
@@ -48,13 +50,15 @@ class Request:
     cases: str = ""
     """A pattern for ids, as in ``softmax/*/large*``."""
     seed: int = 0
+    only: frozenset[str] = frozenset()
+    """Ids of cases; empty: all."""
     long: bool = False
     model: bool = True
     """Also run the small transformer."""
     trace: str = ""
     """File for what happens, as Chrome trace JSON."""
     save: str = ""
-    """File that keeps the evidence (smoke.capabilities)."""
+    """File that keeps the evidence (abi.capabilityfile)."""
 
 
 def chosen(request: Request) -> list[Case]:
@@ -64,6 +68,8 @@ def chosen(request: Request) -> list[Case]:
     found = select(request.ops, request.dtypes, request.long)
     if request.cases:
         found = [case for case in found if fnmatch.fnmatchcase(case.id, request.cases)]
+    if request.only:
+        found = [case for case in found if case.id in request.only]
     if not found:
         raise UsageError("no case fits --op, --dtype and --case together", "accelctl smoke --list-cases")
     return found
@@ -75,9 +81,8 @@ def carry_out(request: Request, tick: Tick = lambda name, number, count: None) -
     cases = chosen(request)
     if request.trace and os.path.lexists(request.trace):  # asked here: our service's refusal is a failure of smoke
         raise UsageError(f"{request.trace}: there is such a file already")
-    known = capabilities.read(request.save) if request.save else []
     if request.save:
-        capabilities.save(request.save, known)  # a place that cannot be written is told before the run
+        capabilityfile.update(request.save, list)  # a place that cannot be written is told before the run
     with in_order(), ExitStack() as held:
         try:
             run, hello, found = _begun(request, held, tick)
@@ -93,7 +98,7 @@ def carry_out(request: Request, tick: Tick = lambda name, number, count: None) -
             run.unclean(error)
         report = run.report(hello, found)
         if request.save:
-            capabilities.save(request.save, capabilities.gathered(known, report, found))
+            capabilityfile.update(request.save, lambda known: capabilities.gathered(known, report, found))
         return report
 
 
@@ -104,7 +109,7 @@ def _begun(request: Request, held: ExitStack, tick: Tick) -> tuple[Run, Any, Fou
     found = device or _local(hello.device)
     alone = _alone(found, held)
     flush = found is not None and found.device.flushes
-    run = Run(client, Ladder(_names(found), alone, flush), request, held, trace)
+    run = Run(client, Ladder(_names(found), alone, flush, _behind(found)), request, held, trace)
     if flush:
         run.notes.append("this device flushes subnormal numbers to zero, which is no error of add")
     return run, hello, found
@@ -118,7 +123,7 @@ def _connect(request: Request, held: ExitStack, tick: Tick) -> tuple[Client, Fou
             raise NoDeviceError(f"the service at {request.target} has {there}, not {' or '.join(request.device)}")
         return client, None
     found = compute.choose(list(request.device))
-    options = ("--trace", request.trace) if request.trace else ()
+    options = ("--evidence", "none", *(("--trace", request.trace) if request.trace else ()))
     tick(f"starting a service for {found.device.target.id}", 0, 0)
     service = held.enter_context(OwnService(found.device.target.id, options))
     return held.enter_context(Client(service.address, deadline_s=DEADLINE_S)), found
@@ -154,6 +159,11 @@ def _names(found: Found | None) -> dict[int, tuple[str, str]]:
     if found is None or found.chip.ops is None:
         return {}
     return {one.kernel_id: (one.name, one.op) for one in found.chip.ops.templates()}
+
+
+def _behind(found: Found | None) -> dict[str, Template]:
+    known = templates_of(found) if found is not None else {}
+    return {one.name: known[one.fallback] for one in known.values() if one.fallback in known}
 
 
 class Run:
@@ -274,6 +284,7 @@ class Run:
                 max_abs=worst.max_abs,
                 max_rel=worst.max_rel,
                 ulps=worst.ulps,
+                share=max(one.share for one in results),
                 first=worst.first,
                 detail="; ".join(one.detail for one in bad) or worst.detail,
             )
@@ -352,9 +363,10 @@ class Run:
                 self._look(error)
                 self._drop()
                 self.notes.append(f"the small transformer in {dtype} did not run: {error.message}")
-                self.rows.append(CaseRow(f"decode/{dtype}", "decode", dtype, FAIL, error.message))
+                result = SKIP if error.kind == "not_supported" else FAIL  # a chip may have a few kernels only
+                self.rows.append(CaseRow(f"decode/{dtype}", "decode", dtype, result, error.message))
                 return
-            self.ladder.launched.update(machine.launches)
+            self.ladder.handed_over(machine.kernels)
             machine.close()
         self.ladder.ended(self.decodes)
 

@@ -281,3 +281,10 @@ def test_a_result_type_that_was_asked_for() -> None:
     assert held.outputs["Y"].described
     assert execute(held)["Y"].dtype == np.float32
     assert reference.result_type("matmul", held.values, "Y") == "fp16"
+
+
+def test_an_integer_that_wraps_is_no_error() -> None:
+    """The reference holds 64 bits and is not wrapped; what is stored is, and the figures are about that."""
+    found = compare("Y", np.array([-(2**31)], np.int32), np.array([2**31]), "int32", EXACT)
+    assert found.passed
+    assert (found.max_abs, found.max_rel, found.ulps) == (0.0, 0.0, 0)

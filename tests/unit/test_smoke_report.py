@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from accelctl.abi.capability import LADDER, Capability, Platform
+from accelctl.abi.capability import LADDER, Capability, Platform, Semantics
+from accelctl.abi.condition import MOST, Conditions
 from accelctl.errors import AbiError
 from accelctl.model.smokereport import SCHEMA, CaseRow, DecodeRun, Evidence, SmokeReport
 
@@ -132,16 +133,33 @@ def test_rungs_twice_or_out_of_order_are_refused() -> None:
 
 
 def test_as_json() -> None:
-    found = capability("blob golden", preconditions=("fp32", "dense"), semantics={"torch": "F.relu"}, fallback="copy")
+    where = Conditions(dtypes=frozenset({"fp32"}), dims={"X.0": (1, 4), "X.rank": (2, MOST)}, dense=True)
+    meaning = {"torch": Semantics("F.relu", "accelctl::relu(Tensor X) -> Tensor", "Y: as X")}
+    found = capability("blob golden", preconditions=where, semantics=meaning, fallback="relu")
     document = json.loads(json.dumps(found.document()))
     assert document["platform"] == {
         "device": "sim:0",
         "architecture": "",
         "driver": "sim 1",
         "toolchain": ["numpy 2.0"],
+        "versions": {},
+        "fingerprint": found.platform.fingerprint,
+    }
+    assert document["preconditions"] == {
+        "text": ["element type is fp32", "1 <= X.0 <= 4", "X.rank >= 2", "operands are dense"],
+        "dtypes": ["fp32"],
+        "dense": True,
+        "dims": {"X.0": [1, 4], "X.rank": [2]},
     }
     assert document["evidence"] == [
         {"rung": "blob golden", "date": "2026-03-01", "figures": {"cases": 12}, "detail": ""}
     ]
     assert (document["reached"], document["missing"]) == ("blob golden", "kernel alone")
-    assert (document["semantics"], document["fallback"]) == ({"torch": "F.relu"}, "copy")
+    assert document["fallback"] == "relu"
+    assert document["semantics"]["torch"] == {
+        "function": "F.relu",
+        "schema": "accelctl::relu(Tensor X) -> Tensor",
+        "meta": "Y: as X",
+        "in_place": [],
+        "graph_capture": False,
+    }
