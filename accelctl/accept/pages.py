@@ -5,7 +5,7 @@ A page begins with ``# ID: title``; its sections are ``## What it means``, ``## 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from accelctl.errors import KINDS, UsageError
 from accelctl.model.reading import ABSENCES
 
 PAGES = Path(__file__).resolve().parent.parent / "data" / "explain"
+_ABSENCES = "why a value is missing"
 SECTIONS = ("What it means", "How it was seen", "What to do")
 
 
@@ -31,8 +32,13 @@ class Entry(NamedTuple):
 def entries() -> list[Entry]:
     """Every id that can be explained, by group and name."""
     found = [_entry(path, group) for path, group in _files()]
-    found += [Entry(kind, meaning, "why a value is missing") for kind, meaning in ABSENCES.items()]
+    found += [Entry(kind, meaning, _ABSENCES) for kind, meaning in ABSENCES.items()]
     return found
+
+
+def ids() -> list[str]:
+    """The ids of all of them; opens none."""
+    return [path.stem for path, _ in _files()] + list(ABSENCES)
 
 
 def _files() -> Iterator[tuple[Path, str]]:
@@ -49,18 +55,38 @@ def _entry(path: Path, group: str) -> Entry:
     return Entry(path.stem, head.partition(":")[2].strip() or head.lstrip("# "), group, path)
 
 
+def find(identity: str) -> Entry | None:
+    """The entry of an id; case does not count. Opens its page and no other."""
+    wanted = identity.strip().lower()
+    kind = wanted.replace(" ", "_")
+    if kind in ABSENCES:
+        return Entry(kind, ABSENCES[kind], _ABSENCES)
+    for path, group in _files():
+        if path.stem.lower() == wanted:
+            return _entry(path, group)
+    return None
+
+
 def page(identity: str) -> str:
-    """The page of an id as Markdown; UsageError with the nearest ids where there is none. Case does not count."""
-    wanted = identity.strip()
-    known = {entry.id.lower(): entry for entry in entries()}
-    entry = known.get(wanted.lower().replace(" ", "_")) or known.get(wanted.lower())
-    if entry is None:
-        near = [known[name].id for name in get_close_matches(wanted.lower(), known, 3, 0.6)]
-        words = f" (did you mean {' or '.join(near)}?)" if near else ""
-        raise UsageError(f"nothing to explain under {wanted[:60]!r}{words}", "accelctl explain")
-    if entry.path is not None:
-        return entry.path.read_text(encoding="utf-8")
-    return _absence(entry)
+    """The page of an id as Markdown; UsageError with the nearest ids where there is none."""
+    entry = find(identity)
+    if entry is not None:
+        return text_of(entry)
+    raise nothing(identity, identity, {one.lower(): one for one in ids()})
+
+
+def nothing(text: str, wanted: str, known: Mapping[str, str]) -> UsageError:
+    """There is nothing under ``text``; names the nearest of what is known (in lower case -> as it is written)."""
+    word = wanted.strip().lower()[:80]
+    begun = [name for name in known if len(word) > 3 and name.startswith(word)]
+    near = [known[name] for name in begun[:3] or get_close_matches(word, known, 3, 0.65)]
+    words = f" (did you mean {' or '.join(near)}?)" if near else ""
+    return UsageError(f"nothing to explain under {text.strip()[:60]!r}{words}", "accelctl explain")
+
+
+def text_of(entry: Entry) -> str:
+    """The page of an entry as Markdown."""
+    return entry.path.read_text(encoding="utf-8") if entry.path is not None else _absence(entry)
 
 
 def _absence(entry: Entry) -> str:

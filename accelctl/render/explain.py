@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 from accelctl.accept.pages import Entry
+from accelctl.render.document import headed
 from accelctl.render.layout import Line, Page, Span, cells
 from accelctl.render.term import Term
 
@@ -81,3 +83,13 @@ def list_text(entries: Sequence[Entry], term: Term) -> str:
         for entry in own:
             page.flow((Span(entry.id, "command"),), [(Span(entry.title),)], indent=2, hang=wide)
     return page.text()
+
+
+def list_document(entries: Sequence[Entry]) -> dict[str, Any]:
+    """accelctl.explain/1 of the list."""
+    return headed("accelctl.explain/1", entries=[{"id": e.id, "title": e.title, "group": e.group} for e in entries])
+
+
+def page_document(identity: str, markdown: str) -> dict[str, Any]:
+    """accelctl.explain/1 of a page."""
+    return headed("accelctl.explain/1", id=identity, markdown=markdown)
