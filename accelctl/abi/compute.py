@@ -6,10 +6,11 @@ when it is named; nothing falls back to one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from accelctl.abi import registry
 from accelctl.abi.handshake import Chip
+from accelctl.abi.lifecycle import Target
 from accelctl.abi.ops import Device
 from accelctl.errors import AbiError, AccelError, NoDeviceError, UsageError
 
@@ -19,10 +20,17 @@ LOOKED_FOR = "OpenCL GPUs and accelerators, devices of PyTorch, chips of plug-in
 
 
 class Found(NamedTuple):
-    """A device and its chip."""
+    """A device, and the name of its chip."""
 
     device: Device
-    chip: Chip
+    name: str
+    proven: str = ""
+    """As its manifest says."""
+
+    @property
+    def chip(self) -> Chip:
+        """The chip, its code imported only now: a third party's is in this process only where its device is used."""
+        return registry.load(self.name)
 
 
 def choose(filters: list[str]) -> Found:
@@ -46,7 +54,7 @@ def named(text: str) -> Found:
         raise UsageError(f"--device {text}: devices that compute are named by chip, as in opencl:0, torch:cpu, sim:0")
     if name not in registry.names():
         raise NoDeviceError(f"{text}: no chip is called {name}", "accelctl smoke --list")
-    found = _of(name)
+    found = devices(name)
     for one in found:
         if one.device.target.id == text:
             return one
@@ -63,18 +71,31 @@ def everything() -> tuple[list[Found], list[str]]:
         if row.origin == "in-tree" and name not in WITH_OPS:
             continue
         try:
-            found += _of(name)
+            found += devices(name)
         except AccelError as error:
             problems.append(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
     return found, problems
 
 
-def _of(name: str) -> list[Found]:
-    chip = registry.load(name)
+def devices(name: str) -> list[Found]:
+    """All devices of one chip; NoDeviceError for a chip without kernels, AbiError where it is refused."""
+    proven, here = registry.ask(name, _devices)
+    return [Found(Device(_target(*where), *rest), name, proven) for where, *rest in here]
+
+
+def _target(identity: str, chip: str, driver: str, node: str, others: list[str], made_up: bool) -> Target:
+    return Target(identity, chip, driver, node, tuple(others), made_up)
+
+
+def _devices(chip: Chip) -> tuple[str, list[list[Any]]]:
+    """Where the chip is proven, and its devices, in plain values."""
+    name = chip.manifest.name
     if chip.ops is None:
         raise NoDeviceError(f"chip {name} has no kernels", "accelctl smoke --list")
     try:
-        return [Found(device, chip) for device in chip.ops.devices()]
+        made_up = chip.manifest.tier == "simulated"
+        here = [[[*device.target._replace(made_up=made_up)], *device[1:]] for device in chip.ops.devices()]
+        return chip.manifest.proven, here
     except (AccelError, MemoryError):
         raise
     except Exception as error:
@@ -83,7 +104,7 @@ def _of(name: str) -> list[Found]:
 
 def _default() -> Found:
     found, problems = everything()
-    usable = [one for one in found if one.device.accelerator]
+    usable = [one for one in found if one.device.accelerator and not one.device.target.simulated]
     if usable:
         return usable[0]
     others = ", ".join(one.device.target.id for one in found)

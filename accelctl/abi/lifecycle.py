@@ -152,11 +152,13 @@ class Target(NamedTuple):
     driver: str
     node: str
     others: tuple[str, ...] = ()
+    made_up: bool = False
+    """The chip's manifest is of tier "simulated"; set by whoever lists devices, not by the chip."""
 
     @property
     def simulated(self) -> bool:
         """Nothing real behind it."""
-        return self.chip == "sim"
+        return self.made_up or self.chip == "sim"
 
 
 def _no_space(base: int, size: int, granule: int) -> AddressSpace:
@@ -175,6 +177,9 @@ class Env:
 
 class Session:
     """One open device: its lifecycles, its part of the kernel's book, and the one way to close it."""
+
+    total_bytes: int = 0
+    """Memory of the device; 0: it does not say."""
 
     def __init__(self, target: Target, lifecycles: tuple[Lifecycle, ...], files: tuple[File, ...]) -> None:
         self.target, self.lifecycles = target, lifecycles

@@ -161,6 +161,11 @@ class Timeline:
             self._closed = True
             self._change.notify_all()
 
+    def check_alive(self) -> None:
+        """QueueClosed, DeviceUnusable once nothing more is taken."""
+        with self._change:
+            self._alive()
+
     def _alive(self) -> None:
         if self._closed:
             raise QueueClosed("the ring is closed")

@@ -9,14 +9,17 @@ comes from, and is refused with one line otherwise. What is broken in one chip n
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelctl import __version__
+from accelctl.abi import shelf
+from accelctl.abi.dists import Dist
 from accelctl.abi.handshake import Chip, Given, check, load_module
 from accelctl.abi.manifest import NAME, Manifest
-from accelctl.abi.rooms import GROUP, may_be_installed
+from accelctl.abi.shelf import OFF
 from accelctl.abi.version import ABI
 from accelctl.errors import AbiError
 
@@ -24,10 +27,10 @@ if TYPE_CHECKING:
     from accelctl.abi.lifecycle import Memory
     from accelctl.abi.ops import Ops
     from accelctl.abi.queue import Queue
+    from accelctl.abi.schedule import Schedule
     from accelctl.abi.telemetry import Telemetry
 
-OFF = "none"
-"""Value of ACCELCTL_PLUGINS that leaves only the chips in the tree."""
+IN_THE_TREE = "in-tree"
 
 
 class Row(NamedTuple):
@@ -37,9 +40,16 @@ class Row(NamedTuple):
     module: str
     abi: int | None = ABI
     nodes: tuple[str, ...] = ()
-    origin: str = "in-tree"
+    origin: str = IN_THE_TREE
     """Or the distribution."""
     version: str = __version__
+    folder: str = ""
+    """Of a version on the shelf, which joins the search path when it is loaded."""
+
+    @property
+    def foreign(self) -> bool:
+        """A third party's."""
+        return self.origin != IN_THE_TREE
 
 
 def _tree(names: str, module: str = "", nodes: tuple[str, ...] = ()) -> dict[str, Row]:
@@ -84,6 +94,7 @@ class Registry:
         queue: Queue | None = None,
         ops: Ops | None = None,
         telemetry: Telemetry | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         """Offer a chip: its manifest, and the objects of the contracts that it claims there. A module may offer
         several; each one is judged when it is asked for."""
@@ -91,46 +102,8 @@ class Registry:
             raise AbiError(f"{self.module}: register() was called after load_backend had returned")
         if not isinstance(manifest, Manifest):
             raise AbiError(f"register() was given a {type(manifest).__name__}, not an accelctl.abi.manifest.Manifest")
-        self.given.append(Given(manifest, {"memory": memory, "queue": queue, "ops": ops, "telemetry": telemetry}))
-
-
-class Entry(Protocol):
-    """What is used of importlib.metadata.EntryPoint."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def value(self) -> str: ...  # noqa: D102
-
-    @property
-    def dist(self) -> object: ...  # noqa: D102
-
-
-def installed() -> tuple[list[Entry], list[str]]:
-    """Entry points of the group, from the metadata of what is installed, and a line for each that cannot be read.
-
-    importlib.metadata costs 50 ms and comes in only here. Its own entry_points() fails as a whole where one file of any
-    package is malformed.
-    """
-    if not may_be_installed():
-        return [], []
-    from importlib.metadata import distributions
-
-    found: dict[str, list[Entry]] = {}
-    problems: list[str] = []
-    for dist in distributions():
-        name = "?"
-        try:
-            if GROUP not in (dist.read_text("entry_points.txt") or ""):
-                continue
-            name = dist.name
-            key = re.sub(r"[-_.]+", "-", name).lower()
-            if key not in found:  # the first one on sys.path is the one that is imported
-                found[key] = [entry for entry in dist.entry_points if entry.group == GROUP]
-        except Exception as error:
-            problems.append(f"plug-in of {name}: its metadata cannot be read ({type(error).__name__})")
-    return [entry for entries in found.values() for entry in entries], problems
+        contracts = {"memory": memory, "queue": queue, "ops": ops, "telemetry": telemetry, "schedule": schedule}
+        self.given.append(Given(manifest, contracts))
 
 
 class Chips:
@@ -142,6 +115,8 @@ class Chips:
         self._problems: list[tuple[str, str]] = []
         self._modules: dict[str, list[Given] | AbiError] = {}
         self._loaded: dict[str, Chip | AbiError] = {}
+        self._tried: set[str] = set()
+        """Third parties' chips that passed in a child process."""
 
     def names(self) -> tuple[str, ...]:
         """Every chip that can be asked for: those in the tree first, then third parties'."""
@@ -180,7 +155,44 @@ class Chips:
             raise AbiError(chip.message, chip.hint)  # a new one: the first one's traceback is not this call's
         return chip
 
+    def ask(self, name: str, question: Callable[[Chip], Any]) -> Any:
+        """What the chip answers (JSON values); a third party's in a child process, so that nothing of it comes in here
+        and it may hang or crash. AbiError for a chip that does, or is refused; what else it raises as an AccelError."""
+        row = self.row(name)
+        known = self._loaded.get(name)
+        if not row.foreign or known is not None:
+            return question(self.load(name))
+        from accelctl.abi.trial import apart
+
+        def work() -> Any:
+            return question(self.load_tried(name))
+
+        answer = apart(work, f"{label(name, row)}: loading it")
+        self._tried.add(name)
+        return answer
+
+    def manifest(self, name: str) -> Manifest:
+        """Of a chip in the tree, without its code: the module that offers it holds it as data."""
+        module: Any = import_module(self.row(name).module)
+        offered = getattr(module, "MANIFESTS", None) or (module.MANIFEST,)
+        found: Manifest = next(one for one in offered if one.name == name)
+        return found
+
+    def load_tried(self, name: str) -> Chip:
+        """As :meth:`load`, in a process that may be lost: a child that was made for it."""
+        self._tried.add(name)
+        return self.load(name)
+
+    def _try(self, name: str, row: Row) -> None:
+        """AbiError for a third party's chip that cannot be loaded; nothing of it stays."""
+        if row.foreign and name not in self._tried:
+            from accelctl.abi.trial import apart
+
+            apart(lambda: bool(self.load_tried(name)), f"{label(name, row)}: loading it")
+            self._tried.add(name)
+
     def _handshake(self, name: str, row: Row) -> Chip:
+        self._try(name, row)
         who = label(name, row)
         given = self._modules.get(row.module)
         if given is None:
@@ -196,7 +208,7 @@ class Chips:
     def _call(self, row: Row, who: str) -> list[Given]:
         registry = Registry(row.module)
         try:
-            load_module(row.module, registry, foreign=row.origin != "in-tree")
+            load_module(row.module, registry, foreign=row.foreign, folder=row.folder)
         finally:
             registry.open = False
         return registry.given
@@ -219,18 +231,18 @@ class Chips:
     def _third_party(self) -> dict[str, Row]:
         if self._foreign is None:
             self._foreign = {}
-            entries, lines = ([], []) if os.environ.get("ACCELCTL_PLUGINS") == OFF else installed()
-            self._problems = [("", line) for line in lines]
-            for entry in sorted(entries, key=lambda entry: (entry.name, _origin(entry))):
-                self._add(entry, self._foreign)
+            found = shelf.in_use()
+            self._problems = [("", line) for line in found.problems]
+            rows = [(name, value, dist) for dist in found.dists for name, value in dist.entries]
+            for name, value, dist in sorted(rows, key=lambda row: (row[0], row[2].name)):
+                self._add(name, value, dist, self._foreign)
             for name, _ in self._problems:  # of two that want one name neither gets it
                 self._foreign.pop(name, None)
         return self._foreign
 
-    def _add(self, entry: Entry, found: dict[str, Row]) -> None:
-        name, (origin, release) = entry.name, _origin(entry)
-        module, _, function = entry.value.partition(":")
-        row = Row(module.strip(), None, (), origin, release)
+    def _add(self, name: str, value: str, dist: Dist, found: dict[str, Row]) -> None:
+        module, _, function = value.partition(":")
+        row = Row(module.strip(), None, (), dist.name, dist.version, dist.base if dist.shelved else "")
         problem = ""
         if not NAME.match(name):
             problem = "its name is not lower-case letters, digits and underscores"
@@ -238,7 +250,7 @@ class Chips:
             problem = "not used: the name is that of a chip in the tree"
         elif function.strip() not in ("", "load_backend"):
             problem = f"its entry point names {function.strip()!r}, not load_backend"
-        elif name in found and found[name].origin != origin:
+        elif name in found and found[name].origin != dist.name:
             problem = f"{found[name].origin} offers the same name: uninstall one of them"
         if problem:
             self._problems.append((name, f"{label(name, row)}: {problem}"))
@@ -259,12 +271,7 @@ class Chips:
 
 def label(name: str, row: Row) -> str:
     """How a chip is called in a line about it."""
-    return f"chip {name}" if row.origin == "in-tree" else f"plug-in {name} ({row.origin} {row.version})"
-
-
-def _origin(entry: Entry) -> tuple[str, str]:
-    dist = entry.dist
-    return str(getattr(dist, "name", None) or "?"), str(getattr(dist, "version", None) or "?")
+    return f"chip {name}" if not row.foreign else f"plug-in {name} ({row.origin} {row.version})"
 
 
 @lru_cache(maxsize=1)
@@ -296,3 +303,13 @@ def problems() -> tuple[str, ...]:
 def load(name: str) -> Chip:
     """See :meth:`Chips.load`."""
     return chips().load(name)
+
+
+def ask(name: str, question: Callable[[Chip], Any]) -> Any:
+    """See :meth:`Chips.ask`."""
+    return chips().ask(name, question)
+
+
+def manifest(name: str) -> Manifest:
+    """See :meth:`Chips.manifest`."""
+    return chips().manifest(name)

@@ -8,21 +8,20 @@ in the group ``accelctl.backends``.
 from __future__ import annotations
 
 import json
-import os
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from accelctl.abi import shelf
+from accelctl.abi.dists import Dist
+from accelctl.abi.trust import require_trusted
 from accelctl.errors import AccelError, UsageError
 from accelctl.model.toml import loads
 
 SCHEMA = "accelctl.chip/1"
-GROUP = "accelctl.backends"
 BACKENDS = Path(__file__).resolve().parent.parent / "backends"
 _TABLES = ("pci", "module", "node", "library", "version", "platform", "attr", "sysclass", "proc")
 
@@ -115,75 +114,28 @@ def in_tree(base: Path = BACKENDS) -> tuple[Room, ...]:
 
 def third_party() -> tuple[tuple[Room, ...], tuple[str, ...]]:
     """Rooms of installed distributions, found by metadata alone, and one line for each that could not be used."""
-    if os.environ.get("ACCELCTL_PLUGINS") == "none" or not may_be_installed():
-        return (), ()
-    from importlib.metadata import entry_points
-
     rooms: list[Room] = []
     problems: list[str] = []
-    for entry in entry_points(group=GROUP):
-        try:
-            path = _chip_file(entry)
-            rooms.append(
-                parse_room(path.read_text(encoding="utf-8"), path.parent, entry.dist.name if entry.dist else entry.name)
-            )
-        except AccelError as error:
-            problems.append(f"plug-in {entry.name}: {error.message}")
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            problems.append(f"plug-in {entry.name}: its chip.toml cannot be read ({reason})")
+    for dist in shelf.in_use().dists:
+        for name, value in dist.entries:
+            try:
+                path = _chip_file(dist, value)
+                rooms.append(parse_room(path.read_text(encoding="utf-8"), path.parent, dist.name))
+            except AccelError as error:
+                problems.append(f"plug-in {name}: {error.message}")
+            except (OSError, UnicodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+                problems.append(f"plug-in {name}: its chip.toml cannot be read ({reason})")
     return tuple(rooms), tuple(problems)
 
 
-def may_be_installed() -> bool:
-    """Can importlib.metadata find an entry point of the group? It costs 50 ms, and most machines have no plug-in.
-
-    It looks for folders of metadata in every folder of sys.path; a name of a group that stands in none of their
-    entry_points.txt is no entry point. Whatever is not a plain folder (zip, egg, another finder) it has to say itself.
-    """
-    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
-        return True
-    return any(not isinstance(base, str) or base.lower().endswith(".egg") or _is_named_in(base) for base in sys.path)
-
-
-def _is_named_in(base: str) -> bool:
-    base = base or "."
-    try:
-        names = [path.name for path in Path(base).iterdir()]
-    except NotADirectoryError:
-        return True
-    except (OSError, ValueError):  # ValueError: a NUL in it
-        return False
-    for name in names:
-        if name.lower().endswith((".dist-info", ".egg-info")):
-            try:
-                with open(f"{base}/{name}/entry_points.txt", "rb") as file:
-                    if GROUP.encode() in file.read():
-                        return True
-            except (FileNotFoundError, NotADirectoryError):
-                continue  # an egg-info may be a file
-            except OSError:
-                return True  # whether that matters is for importlib.metadata to say
-    return False
-
-
-def _chip_file(entry: Any) -> Path:
-    package = entry.value.partition(":")[0].split(".")[0]
-    for file in (entry.dist.files or ()) if entry.dist else ():
-        if file.name == "chip.toml" and file.parts[0] == package:
-            path = Path(str(entry.dist.locate_file(file)))
-            if os.geteuid() == 0:
-                require_trusted(path)
-            return path
-    raise UsageError(f"its distribution ships no {package}/chip.toml")
-
-
-def require_trusted(path: Path) -> None:
-    """As root, use only files that nobody else can change: the file and every folder above it."""
-    for part in (path, *path.parents):
-        info = part.stat()
-        if info.st_uid != 0 or (info.st_mode & 0o022 and not info.st_mode & 0o1000):
-            raise UsageError(f"not used as root: {part} can be changed by other users")
+def _chip_file(dist: Dist, value: str) -> Path:
+    package = value.partition(":")[0].strip().split(".")[0]
+    path = Path(dist.base or ".") / package / "chip.toml"
+    if not path.is_file():
+        raise UsageError(f"its distribution ships no {package}/chip.toml")
+    require_trusted(path.resolve())
+    return path
 
 
 def all_rooms() -> tuple[Room, ...]:

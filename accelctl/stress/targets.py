@@ -48,8 +48,8 @@ class Candidate(NamedTuple):
 
     @property
     def only_by_name(self) -> bool:
-        """Never taken by default: no accelerator, or one that the manifest protects."""
-        return self.manifest.by_name_only or self.device.kind in ("virtual", "display")
+        """Never taken by default: no accelerator, a simulated one, or one that the manifest protects."""
+        return self.manifest.by_name_only or self.target.made_up or self.device.kind in ("virtual", "display")
 
 
 class Found(NamedTuple):
@@ -153,7 +153,8 @@ def _candidate(device: Device, manifest: Manifest, allowed: Allowed, helpers: fr
     if between and len(manifest.drivers) == 1:
         driver = manifest.drivers[0]  # a software device has no driver link; its name is checked at open
     paths = _paths(device)
-    target = Target(device.id, manifest.name, driver, paths[0] if paths else "", tuple(paths[1:]))
+    made_up = manifest.tier == "simulated"
+    target = Target(device.id, manifest.name, driver, paths[0] if paths else "", tuple(paths[1:]), made_up)
     candidate = Candidate(device, target, manifest)
     refusal, lift = _refusal(candidate, allowed, _plain(device))
     return candidate._replace(refusal=refusal, lift=lift)
@@ -212,6 +213,15 @@ def _denied(device: Device, node: str) -> str:
     return ""
 
 
+def _typed(identity: str) -> str:
+    """How a device is named on the command line; that of a driver with a class of its own only by ``id=``."""
+    try:
+        parse_filters([identity])
+    except UsageError:
+        return f"id={identity}"
+    return identity
+
+
 def _nothing(found: Found, wanted: AnyOf, named: Iterable[Candidate]) -> NoDeviceError:
     """What was looked for, why it will not do, and the nearest thing to type."""
     refused = [c for c in (named or found.candidates) if c.refusal]
@@ -221,7 +231,7 @@ def _nothing(found: Found, wanted: AnyOf, named: Iterable[Candidate]) -> NoDevic
         return NoDeviceError(f"{first.device.id} is left alone: {first.refusal}", lift or None)
     if wanted.filters:
         return NoDeviceError(f"no device with memory to put under stress fits {wanted.text}", "accelctl stress --list")
-    virtual = [c.device.id for c in found.candidates if c.only_by_name and not c.refusal]
+    virtual = [_typed(c.device.id) for c in found.candidates if c.only_by_name and not c.refusal]
     looked = "no accelerator to put under stress: looked at PCI, DRM, accel, KFD and the nodes of known drivers"
     hint = f"accelctl stress --device {virtual[0]}" if virtual else "accelctl stress --device sim:0 (simulated)"
     return NoDeviceError(looked, hint)

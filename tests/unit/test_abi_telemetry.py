@@ -14,6 +14,7 @@ from accelctl.abi.manifest import Manifest
 from accelctl.abi.rooms import all_rooms
 from accelctl.abi.telemetry import Draft, Gauge, Seat, Tick
 from accelctl.abi.telemetryrows import Level, Table, size
+from accelctl.abi.version import ABI
 from accelctl.backends.sim.driver import NODE
 from accelctl.backends.sim.telemetry import joined
 from accelctl.errors import AbiError
@@ -143,14 +144,14 @@ def test_the_suite_finds_a_clamped_text() -> None:
 
 def test_the_handshake() -> None:
     given = Given(MANIFEST, {"telemetry": Zork()})
-    assert check(given, "chip zork", "in-tree", 1).telemetry is given.contracts["telemetry"]
+    assert check(given, "chip zork", "in-tree", ABI).telemetry is given.contracts["telemetry"]
     with pytest.raises(AbiError, match="claims telemetry and registers no object for it"):
-        check(Given(MANIFEST, {}), "chip zork", "in-tree", 1)
+        check(Given(MANIFEST, {}), "chip zork", "in-tree", ABI)
     with pytest.raises(AbiError, match=r"its telemetry has no method open\(seat\)"):
-        check(Given(MANIFEST, {"telemetry": object()}), "chip zork", "in-tree", 1)
+        check(Given(MANIFEST, {"telemetry": object()}), "chip zork", "in-tree", ABI)
     plain = Manifest(name="zork", title="Zork", features=frozenset())
     with pytest.raises(AbiError, match="registers telemetry, which is not among the features"):
-        check(Given(plain, {"telemetry": Zork()}), "chip zork", "in-tree", 1)
+        check(Given(plain, {"telemetry": Zork()}), "chip zork", "in-tree", ABI)
 
 
 def test_one_draft_for_chips_and_for_sources() -> None:

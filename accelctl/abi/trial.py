@@ -1,0 +1,82 @@
+"""A stranger's code is tried in a child process first: it may hang, end its process, or crash it.
+
+What is refused here never came into this process. What passes is loaded a second time, here; that costs the chip's
+import once more, and nothing for chips in the tree. A plug-in that behaves differently the second time is not caught.
+
+Only text comes back (JSON): an object of the plug-in's own classes would bring their module in with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from accelctl.errors import AbiError, AccelError, NoDeviceError, TimeoutFailure, UsageError
+from accelctl.hal.child import Watch
+from accelctl.hal.reader import Failed, Finished, Stuck, WatchedChild
+
+DEADLINE_S = 20.0
+"""An import of a large framework takes ten seconds from a slow disk."""
+VARIABLE = "ACCELCTL_PLUGIN_SECONDS"
+
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+
+_KINDS: dict[str, type[AccelError]] = {
+    kind.default_kind: kind for kind in (AbiError, NoDeviceError, UsageError, TimeoutFailure)
+}
+
+
+def deadline_s() -> float:
+    """How long a plug-in may take: ACCELCTL_PLUGIN_SECONDS, else DEADLINE_S."""
+    with suppress(ValueError):
+        wanted = float(os.environ.get(VARIABLE, ""))
+        if 0 < wanted < 3600:
+            return wanted
+    return DEADLINE_S
+
+
+def apart(work: Callable[[], Any], what: str) -> Any:
+    """What ``work`` gives (JSON values), from a child. AbiError in one line that begins with ``what`` where the child
+    does not come back or ends; AccelError as it was raised there."""
+    limit = deadline_s()
+
+    def carried(watch: Watch) -> str:
+        for number in _FAULTS:  # a library that is here already may have handlers that go on, or wait
+            signal.signal(number, signal.SIG_DFL)
+        return _carried(work)
+
+    with WatchedChild(carried, deadline_s=limit) as child:
+        child.start()
+        event = child.poll(limit)
+    if isinstance(event, Finished):
+        return _opened(json.loads(event.value), what)
+    if isinstance(event, Failed):
+        raise AbiError(f"{what} failed: {' '.join(str(event.error).split())[:200]}")
+    if isinstance(event, Stuck) and not event.path:
+        raise AbiError(f"{what} ended the process ({event.state})")
+    raise AbiError(f"{what} did not come back within {limit:g} s")
+
+
+def _carried(work: Callable[[], Any]) -> str:
+    try:
+        return json.dumps(["value", work()])
+    except AccelError as error:
+        return json.dumps([error.kind, str(error.message), error.hint])
+    except BaseException as error:  # in the child nobody else is there to be interrupted
+        words = " ".join(str(error).split())[:200]
+        return json.dumps(["failed", f"{type(error).__name__}: {words}".removesuffix(": ")])
+
+
+def _opened(answer: list[Any], what: str) -> Any:
+    kind = answer[0]
+    if kind == "value":
+        return answer[1]
+    if kind == "failed":
+        raise AbiError(f"{what} failed: {answer[1]}")
+    if kind in _KINDS:
+        raise _KINDS[kind](answer[1], answer[2])
+    raise AccelError(answer[1], answer[2], kind=kind)

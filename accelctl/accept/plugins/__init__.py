@@ -1,0 +1,1 @@
+"""What `accelctl backends` does: chips listed, checked against what they promise, made, and kept side by side."""
