@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from accelctl.errors import UsageError
 from accelctl.model.snapshot import Snapshot
@@ -19,6 +19,7 @@ from accelctl.model.snapshot import Snapshot
 MOST = (1 << 64) - 1
 """Counts are at most what the kernel's u64 holds."""
 _Reader = Callable[[Any], Any]
+T = TypeVar("T")
 
 
 class _Misfit(Exception):
@@ -53,11 +54,16 @@ def plain(snapshot: Snapshot, *, sparse: bool = False) -> dict[str, Any]:
 def read(value: Any, where: str = "snapshot") -> Snapshot:
     """The Snapshot that these JSON values (in full or sparse) are. UsageError where they are none; ``where`` begins its
     message."""
+    return read_as(Snapshot, value, where)
+
+
+def read_as(kind: type[T], value: Any, where: str) -> T:
+    """The same for any record whose fields are of the kinds that a Snapshot's are."""
     try:
-        made = _record(Snapshot)(value)
+        made = _record(cast("Any", kind))(value)
     except _Misfit as misfit:
         raise UsageError(f"{where}{misfit.place}: {misfit.text}", misfit.hint) from None
-    assert isinstance(made, Snapshot)
+    assert isinstance(made, kind)
     return made
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -144,6 +145,22 @@ def top() -> Iterable[Result]:
     yield from fdinfo.measure()
 
 
+def plugins() -> Iterable[Result]:
+    """What many installed plug-ins cost."""
+    return _of("plugins")
+
+
+def dispatch() -> Iterable[Result]:
+    """What choosing a special kernel adds to an op."""
+    return _of("dispatch")
+
+
+def _of(name: str) -> Iterable[Result]:
+    """The figures of a module beside this one. (Imported late: those modules use this one.)"""
+    found: Iterable[Result] = import_module(f"tests.perf.{name}").report()
+    return found
+
+
 PARTS: dict[str, Callable[[], Iterable[Result]]] = {
     "version": version,
     "help": help_pages,
@@ -153,6 +170,8 @@ PARTS: dict[str, Callable[[], Iterable[Result]]] = {
     "channel": channel,
     "soak": soak,
     "top": top,
+    "plugins": plugins,
+    "dispatch": dispatch,
 }
 
 
