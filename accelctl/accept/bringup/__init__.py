@@ -1,0 +1,1 @@
+"""`accelctl bringup`: the whole acceptance of a machine, step by step, resumable and within a time."""

@@ -1,0 +1,65 @@
+"""One step in a child, within its box: what hangs, dies or takes too long ends there, and the run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from accelctl.accept.bringup.step import FAIL, Came, Say, finding, undecided
+from accelctl.errors import AccelError, NoDeviceError, PermissionDenied, UsageError
+from accelctl.hal.child import Watch
+from accelctl.hal.reader import Event, Failed, Finished, Message, Stuck, WatchedChild, hangs_yet
+
+IDS = ("STEP-HANG", "STEP-FAILED")
+FOREVER = 1e9
+"""Of the watched path: steps watch their own calls, and this one watches only the clock."""
+
+
+def boxed(name: str, device: str, work: Callable[[Say], Came], box_s: float, say: Say) -> Came:
+    """What ``work`` came to, at the latest after ``box_s``. It may load what it wants: nothing of it stays here."""
+
+    def child(watch: Watch) -> Came:
+        return work(watch.send)
+
+    with WatchedChild(child, deadline_s=FOREVER) as running:
+        running.start()
+        end = time.monotonic() + box_s
+        event: Event | None = Message("")
+        while isinstance(event, Message):
+            say(str(event.value))
+            event = running.poll(max(0.0, end - time.monotonic()))
+    if isinstance(event, Finished):
+        came: Came = event.value
+        return came
+    if event is None:
+        return _cut(name, device, box_s)
+    return _failed(name, device, event)
+
+
+def _cut(name: str, device: str, box_s: float) -> Came:
+    """Out of time. A process that SIGKILL does not end waits in the kernel: that is a hang, whatever the clock says."""
+    why = f"not finished within {round(box_s, 1):g} s"
+    if not hangs_yet(""):
+        return undecided(why)._replace(cut=True)
+    why += ", and its process cannot be ended: it waits in the kernel"
+    fix = ("ps -eo pid,stat,wchan:32,comm | grep ' D'", "sudo dmesg | tail -n 50")
+    return Came(
+        FAIL, why, (finding("STEP-HANG", f"{name}: {why}", device, (("clock", why),), fix),), hang=name, cut=True
+    )
+
+
+def _failed(name: str, device: str, event: Event) -> Came:
+    """A right or a device that is missing decides nothing; what the device did to the step's process does."""
+    error = event.error if isinstance(event, Failed) else None
+    if isinstance(error, (UsageError, NoDeviceError, PermissionDenied)):
+        return undecided(error.message)
+    if error is not None and not isinstance(error, AccelError):
+        return undecided(f"accelctl itself failed: {type(error).__name__}: {error}")
+    if isinstance(error, AccelError):
+        why, hang = error.message, error.message if error.kind == "timeout" else ""
+    else:
+        assert isinstance(event, Stuck)
+        why, hang = f"the step's process ended without an answer ({event.state})", ""
+    fix = ("sudo dmesg | tail -n 50   (look for the driver's own complaint)", "accelctl probe")
+    found = finding("STEP-HANG" if hang else "STEP-FAILED", f"{name}: {why}", device, ((name, why),), fix)
+    return Came(FAIL, why, (found,), hang=hang)

@@ -1,0 +1,86 @@
+"""What was typed, turned into an order, checked, and carried out."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from accelctl.accept.bringup import run
+from accelctl.accept.bringup.state import State, default_folder
+from accelctl.accept.bringup.step import Order
+from accelctl.accept.bringup.subjects import chosen
+from accelctl.accept.bringup.table import Planned, planned
+from accelctl.model import quantity
+from accelctl.model.bringupreport import BringupReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options as typed."""
+
+    device: list[str] | None = None
+    level: int = 1
+    time: str = ""
+    disruptive: bool = False
+    unproven: bool = False
+    shared: bool = False
+    allow_wake: bool = False
+    expect: str = ""
+    baseline: str = ""
+    max_regress: float = 5.0
+    caps: str = ""
+    kmsg: str = ""
+    sim: str = ""
+    seed: int = 1
+    state: str = ""
+    resume: bool = False
+    html: str = ""
+
+
+FIELDS = frozenset(field.name for field in fields(Request))
+
+
+def order_of(request: Request) -> Order:
+    """Checked. UsageError for what makes no sense."""
+    order = Order(
+        device=tuple(request.device or ()),
+        level=request.level,
+        disruptive=request.disruptive,
+        unproven=request.unproven,
+        shared=request.shared,
+        allow_wake=request.allow_wake,
+        expect=request.expect,
+        baseline=request.baseline,
+        max_regress=request.max_regress,
+        caps=request.caps,
+        kmsg=request.kmsg,
+        sim=quantity.pairs("--sim", request.sim),
+        seed=request.seed,
+        time_s=quantity.seconds("--time", request.time) if request.time else 0.0,
+    )
+    run.check(order)
+    return order
+
+
+def plan(request: Request) -> list[Planned]:
+    """The steps that would run; nothing is opened but by the libraries that know what is here."""
+    order = order_of(request)
+    return planned(order, chosen(order))
+
+
+def carry_out(request: Request, tick: run.Tick, check: Callable[[str], None]) -> BringupReport:
+    """The run. ``check`` raises where a file cannot be written: before the work, not after it."""
+    order = order_of(request)
+    check(request.html)
+    with State(request.state or default_folder(order)) as state:
+        command = shlex.join(["accelctl", *sys.argv[1:]])
+        report = run.carry_out(order, state, command, tick, request.resume)
+        if report.ended or any(step.cut for step in report.steps):
+            report.notes.append(f"to go on with what is not done: {command}{'' if request.resume else ' --resume'}")
+        when = time.strftime("%Y-%m-%d-%H%M%S")
+        report.html = request.html or os.path.join(state.folder, f"bringup-{when}.html")
+    return report

@@ -1,0 +1,186 @@
+"""The run: steps one after the other, each in its box, each kept; signals end it in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import accelctl
+from accelctl.accept.bringup import subjects as choosing
+from accelctl.accept.bringup.boxed import boxed
+from accelctl.accept.bringup.state import State, key
+from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, LEVELS, SKIP, Came, Job, Order, undecided
+from accelctl.accept.bringup.table import AFTER_HANG, Planned, planned
+from accelctl.errors import UsageError
+from accelctl.exits import SIGNAL_BASE
+from accelctl.hal.endings import in_order
+from accelctl.model.bringupreport import BringupReport, StepResult, Subject
+
+Tick = Callable[[int, int, str, str], None]
+"""Progress: number of the step, how many there are, the step and its device, what it does."""
+LEAST_S = 0.05
+"""With less than that left a step is not begun."""
+
+
+def check(order: Order) -> None:
+    """What can be wrong is told before anything is done. UsageError."""
+    if order.level not in LEVELS:
+        raise UsageError(f"--level {order.level}: 1 (seconds), 2 (minutes) or 3 (an hour)")
+    if order.seed < 0:
+        raise UsageError(f"--seed {order.seed}: 0 or more is possible")
+    if order.disruptive and order.level < 3:
+        raise UsageError("--disruptive goes with --level 3")
+    if order.sim and order.device != ("sim:0",):
+        raise UsageError("--sim goes with --device sim:0")
+    if not 0 <= order.max_regress <= 1000:
+        raise UsageError(f"--max-regress {order.max_regress:g}: a share in percent, 0 or more")
+    _check_files(order)
+
+
+def _check_files(order: Order) -> None:
+    """Read once, so that a typing error costs nothing."""
+    if order.expect:
+        from accelctl.accept import manifest
+
+        manifest.load(order.expect)
+    if order.baseline:
+        from accelctl.accept.bench import store
+
+        store.read(order.baseline)
+    if order.caps:
+        from accelctl.abi import capabilityfile
+
+        if not os.path.exists(order.caps):
+            raise UsageError(f"{order.caps}: there is no such file", "accelctl smoke --save FILE writes one")
+        capabilityfile.read(order.caps)
+
+
+def carry_out(order: Order, state: State, command: str, tick: Tick, resume: bool = False) -> BringupReport:
+    """All steps. From the choice of devices on there is a report, whatever ends the run. NoDeviceError (exit 3) where
+    there is nothing to accept."""
+    begin = time.monotonic()
+    started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = choosing.chosen(order)
+    report = BringupReport(order.level, found, command, accelctl.__version__, started)
+    head = key(order, found)
+    if resume:
+        why = state.resume(head)
+        report.notes += [f"begun anew: {why}"] if why else []
+    else:
+        state.begin(head)
+    run = _Run(order, found, state, report, tick, begin)
+    try:
+        with in_order():
+            run.everything()
+    except KeyboardInterrupt:
+        report.ended = SIGNAL_BASE + signal.SIGINT
+    except SystemExit as error:  # hal.endings
+        report.ended = int(error.code or 0)
+    run.rest()
+    report.seconds = time.monotonic() - begin
+    return report
+
+
+class _Run:
+    """One run."""
+
+    def __init__(
+        self,
+        order: Order,
+        subjects: tuple[Subject, ...],
+        state: State,
+        report: BringupReport,
+        tick: Tick,
+        begin: float,
+    ) -> None:
+        self._order, self._subjects, self._state = order, subjects, state
+        self._report, self._tick = report, tick
+        self._end = begin + order.time_s if order.time_s else float("inf")
+        self._plan = planned(order, subjects)
+        self._hung: dict[str, str] = {}
+        """Device -> what did not come back."""
+
+    def everything(self) -> None:
+        """Every step that is not done yet."""
+        for number, one in enumerate(self._plan, start=1):
+            self._report.steps.append(self._step(number, one))
+
+    def rest(self) -> None:
+        """What an ending kept from running stands in the report too."""
+        said = "interrupted in the middle of it"
+        for one in self._plan[len(self._report.steps) :]:
+            self._report.steps.append(_result(one, Came(SKIP, one.why) if one.why else undecided(said)))
+            said = said if one.why else "not run: interrupted before it"
+
+    def _step(self, number: int, one: Planned) -> StepResult:
+        if one.why:
+            return _result(one, Came(SKIP, one.why))
+        kept = self._state.kept(one.step.name, one.device) if one.step.resumed else None
+        if kept is not None:
+            self._note_hang(kept)
+            return replace(kept, kept=True)
+        hung = self._hung.get(one.device, "")
+        if hung and one.step.name not in AFTER_HANG:
+            return _result(one, Came(INCONCLUSIVE, f"not run: the device hangs ({hung})"))
+        left = self._end - time.monotonic()
+        if left < LEAST_S:
+            return _result(one, Came(INCONCLUSIVE, f"not run: no time left of {self._order.time_s:g} s", cut=True))
+        return self._run(number, one, min(one.box_s, left))
+
+    def _run(self, number: int, one: Planned, box_s: float) -> StepResult:
+        name = f"{one.step.name} of {one.device}" if one.device else one.step.name
+
+        def say(text: str) -> None:
+            self._tick(number, len(self._plan), name, text)
+
+        begin = time.monotonic()
+        came = boxed(
+            one.step.name,
+            one.device,
+            lambda tell: one.step.work(Job(self._order, self._subjects, one.subject, box_s, tell)),
+            box_s,
+            say,
+        )
+        result = _result(one, came, time.monotonic() - begin, box_s)
+        self._note_machine(came)
+        self._note_hang(result)
+        if one.step.resumed and not result.cut:
+            self._state.add(result)
+        return result
+
+    def _note_machine(self, came: Came) -> None:
+        if not came.fingerprint:
+            return
+        before = self._state.fingerprint
+        if before and before != came.fingerprint:
+            self._state.forget()
+            self._report.notes.append("begun anew: the machine is not what it was: another one, or changed since")
+        self._state.fingerprint = came.fingerprint
+
+    def _note_hang(self, step: StepResult) -> None:
+        if step.hang and step.device:
+            self._hung[step.device] = step.hang
+
+
+def _result(one: Planned, came: Came, seconds: float = 0.0, box_s: float = 0.0) -> StepResult:
+    return StepResult(
+        one.step.name,
+        one.device,
+        came.result,
+        came.reason,
+        came.findings,
+        came.facts,
+        came.charts,
+        came.command,
+        came.hang,
+        came.cut,
+        round(seconds, 3),
+        box_s,
+    )
+
+
+__all__ = ["FAIL", "Tick", "carry_out", "check"]

@@ -1,0 +1,1 @@
+"""The steps of `accelctl bringup`, one module each."""
