@@ -1,4 +1,4 @@
-# accelctl: `make run` looks at this machine, `make test` checks everything. `make help` lists the rest.
+# accelctl: `make run` looks at this machine and tries the simulated chip, `make test` checks everything. `make help` lists the rest.
 # PYTHON: interpreter for .venv (3.10 or newer). NO_APT=1: `make test` installs no system packages.
 
 PYTHON ?= python3
@@ -10,7 +10,7 @@ export PIP_ROOT_USER_ACTION := ignore
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make run       install into .venv and run: accelctl probe"
+	@echo "make run       install into .venv, look at this machine, and bring up the simulated chip"
 	@echo "make test      everything: system packages (root only; NO_APT=1: none), kernels, lint, all tests"
 	@echo "make quick     tests that need nothing but Python, on one interpreter"
 	@echo "make lint      ruff and mypy --strict"
@@ -23,6 +23,8 @@ help:
 # Exit status 1 means findings: they are what the report is for, and no failure of make.
 run: .venv/.installed
 	@$(BIN)/accelctl probe || [ $$? -eq 1 ]
+	@echo
+	@$(BIN)/accelctl bringup --device sim:0 --level 1
 
 test: .venv/.dev
 	@$(BIN)/python -m tools.test
@@ -62,7 +64,7 @@ clean:
 
 .venv/.installed: .venv/.python pyproject.toml
 	@echo "installing accelctl into .venv"
-	@$(BIN)/python -m pip install --quiet -e .
+	@$(BIN)/python -m pip install --quiet -e '.[umd]'
 	@touch $@
 
 .venv/.dev: .venv/.python pyproject.toml

@@ -49,12 +49,21 @@ COMMANDS: dict[str, Row] = {
         "accelctl.commands.serve", "serve", "a service that translates ops for a device, and runs them", _WORK
     ),
     "smoke": Row("accelctl.commands.smoke", "smoke", "does a device compute the right thing, op by op?", _WORK),
+    "bench": Row(
+        "accelctl.commands.bench", "bench", "bandwidths and latencies, against ceilings and a baseline", _WORK
+    ),
+    "bringup": Row("accelctl.commands.bringup", "bringup", "the whole acceptance: accepted or not, and why", _WORK),
     "explain": Row(
         "accelctl.commands.explain", "explain", "what a finding or an error code means, and what to do", _UNDERSTAND
     ),
     "capture": Row(
         "accelctl.commands.capture", "capture", "pack what probe reads, redacted, for `probe --root`", _UNDERSTAND
     ),
+    "merge": Row(
+        "accelctl.commands.merge", "merge", "fold reports of many nodes, and show the odd ones out", _UNDERSTAND
+    ),
+    "backends": Row("accelctl.commands.backends", "backends", "chips: list, check, make and upgrade plug-ins", _SETUP),
+    "caps": Row("accelctl.commands.caps", "caps", "which kernels may be trusted for what, on which evidence", _SETUP),
     "config": Row(
         "accelctl.commands.config", "config", "options that are not typed: what they are, and where from", _SETUP
     ),
@@ -167,6 +176,7 @@ def _take_switches(args: list[str], state: _State) -> list[str]:
             state.debug = True
         elif word == "--no-config":
             state.files = False
+            os.environ["ACCELCTL_NO_CONFIG"] = "1"  # for programs of its own that a command starts
         elif word == "--ascii":
             ascii_only = True
         elif word == "--color" or word.startswith("--color="):

@@ -28,7 +28,7 @@ _accelctl() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         next="${path:+$path }${COMP_WORDS[i]}"
         case $next in
-        "probe"|"watch"|"export"|"top"|"stress"|"serve"|"smoke"|"explain"|"capture"|"config"|"completion") path=$next ;;
+        "probe"|"watch"|"export"|"top"|"stress"|"serve"|"smoke"|"bench"|"bringup"|"explain"|"capture"|"merge"|"backends"|"backends list"|"backends show"|"backends check"|"backends new"|"backends add"|"backends versions"|"backends canary"|"backends promote"|"backends rollback"|"caps"|"caps list"|"caps show"|"caps diff"|"caps verify"|"caps merge"|"config"|"config show"|"config profile"|"completion") path=$next ;;
         esac
     done
     case "$path":$prev in
@@ -91,6 +91,9 @@ _accelctl() {
         "serve":--grace) :; return ;;
         "serve":--trace) _accelctl_files; return ;;
         "serve":--sim) :; return ;;
+        "serve":--capabilities) _accelctl_files; return ;;
+        "serve":--evidence) :; return ;;
+        "serve":--kernel-off) :; return ;;
         "smoke":--device) :; return ;;
         "smoke":--target) :; return ;;
         "smoke":--op) :; return ;;
@@ -100,23 +103,86 @@ _accelctl() {
         "smoke":--junit) _accelctl_files; return ;;
         "smoke":--trace) _accelctl_files; return ;;
         "smoke":--save) _accelctl_files; return ;;
+        "smoke":--intent) :; return ;;
+        "smoke":--align) :; return ;;
+        "bench":--device) :; return ;;
+        "bench":--part) :; return ;;
+        "bench":--seconds) :; return ;;
+        "bench":--link) :; return ;;
+        "bench":--save) _accelctl_files; return ;;
+        "bench":--compare) _accelctl_files; return ;;
+        "bench":--max-regress) :; return ;;
+        "bench":--golden-save) _accelctl_files; return ;;
+        "bench":--golden) _accelctl_files; return ;;
+        "bringup":--device) _accelctl_devices; return ;;
+        "bringup":--level) :; return ;;
+        "bringup":--time) :; return ;;
+        "bringup":--state) _accelctl_files; return ;;
+        "bringup":--seed) :; return ;;
+        "bringup":--sim) :; return ;;
+        "bringup":--kmsg) _accelctl_files; return ;;
+        "bringup":--expect) _accelctl_files; return ;;
+        "bringup":--baseline) _accelctl_files; return ;;
+        "bringup":--max-regress) :; return ;;
+        "bringup":--caps) _accelctl_files; return ;;
+        "bringup":--html) _accelctl_files; return ;;
+        "bringup":--junit) _accelctl_files; return ;;
+        "explain":--log) _accelctl_files; return ;;
         "capture":--root) _accelctl_files; return ;;
         "capture":--key) _accelctl_files; return ;;
         "capture":--kmsg) _accelctl_files; return ;;
+        "merge":--nodes) :; return ;;
+        "merge":--key) :; return ;;
+        "merge":--ignore) :; return ;;
+        "merge":--slack) :; return ;;
+        "merge":--name-from) :; return ;;
+        "backends check":--device) :; return ;;
+        "backends check":--junit) _accelctl_files; return ;;
+        "backends new":--at) _accelctl_files; return ;;
+        "backends new":--title) :; return ;;
+        "backends canary":--device) :; return ;;
+        "caps list":--file) _accelctl_files; return ;;
+        "caps list":--device) :; return ;;
+        "caps show":--file) _accelctl_files; return ;;
+        "caps show":--device) :; return ;;
+        "caps verify":--file) _accelctl_files; return ;;
+        "caps verify":--device) :; return ;;
+        "caps merge":--file) _accelctl_files; return ;;
         *:--color) _accelctl_words "auto always never"; return ;;
     esac
     case $path in
-        "") _accelctl_words "probe watch export top stress serve smoke explain capture config completion help -h --help --version --ascii --color --debug --no-config" ;;
+        "") _accelctl_words "probe watch export top stress serve smoke bench bringup explain capture merge backends caps config completion help -h --help --version --ascii --color --debug --no-config" ;;
         "probe") if [[ $cur == -* ]]; then _accelctl_words "--root --device --allow-wake --kmsg --json --no-evidence --brief --why --junit --fail-on --trace --expect --save-expect --diff -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "watch") if [[ $cur == -* ]]; then _accelctl_words "--json --device --count --duration --no-kmsg --poll -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "export") if [[ $cur == -* ]]; then _accelctl_words "--once --listen --device --service --demo --period --count -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "top") if [[ $cur == -* ]]; then _accelctl_words "--device --service --demo --replay --speed --period --budget --screen --mouse --no-mouse --once --json --record --screenshot --size --ticks -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "stress") if [[ $cur == -* ]]; then _accelctl_words "--device --peer --lifecycle --list --sim --cycles --duration --workers --threads --seed --bytes-limit --sizes --hold --order --touch --va --va-limit --replay --fault --limit --sweep --sweep-kernel --kill --kmemleak --unproven --shared --allow-wake --disruptive --no-ledger --books --json --junit --trace -h --help --ascii --color --debug --no-config"; else :; fi ;;
-        "serve") if [[ $cur == -* ]]; then _accelctl_words "--device --listen --metrics --keepalive --memory --grace --stop-on-eof --trace --sim --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
-        "smoke") if [[ $cur == -* ]]; then _accelctl_words "--device --target --op --dtype --case --long --model --no-model --seed --list --list-cases --json --junit --trace --save -h --help --ascii --color --debug --no-config"; else :; fi ;;
-        "explain") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "serve") if [[ $cur == -* ]]; then _accelctl_words "--device --listen --metrics --keepalive --memory --grace --stop-on-eof --trace --sim --capabilities --evidence --kernel-off --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "smoke") if [[ $cur == -* ]]; then _accelctl_words "--device --target --op --dtype --case --long --model --no-model --seed --list --list-cases --json --junit --trace --save --semantics --intent --align -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "bench") if [[ $cur == -* ]]; then _accelctl_words "--device --part --seconds --link --save --compare --max-regress --golden-save --golden --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "bringup") if [[ $cur == -* ]]; then _accelctl_words "--device --level --time --resume --state --seed --sim --kmsg --plan --expect --baseline --max-regress --caps --disruptive --unproven --shared --allow-wake --html --json --junit --nagios -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "explain") if [[ $cur == -* ]]; then _accelctl_words "--log --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "capture") if [[ $cur == -* ]]; then _accelctl_words "--force --root --key --kmsg --allow-wake -h --help --ascii --color --debug --no-config"; else _accelctl_files; fi ;;
-        "config") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "merge") if [[ $cur == -* ]]; then _accelctl_words "--nodes --key --ignore --volatile --slack --name-from --all --json --nagios -h --help --ascii --color --debug --no-config"; else _accelctl_files; fi ;;
+        "backends") _accelctl_words "list show check new add versions canary promote rollback -h --help --ascii --color --debug --no-config" ;;
+        "backends list") if [[ $cur == -* ]]; then _accelctl_words "--load --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "backends show") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "backends check") if [[ $cur == -* ]]; then _accelctl_words "--device --json --junit -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "backends new") if [[ $cur == -* ]]; then _accelctl_words "--at --title --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "backends add") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else _accelctl_files; fi ;;
+        "backends versions") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "backends canary") if [[ $cur == -* ]]; then _accelctl_words "--device --bench --no-bench --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "backends promote") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "backends rollback") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "caps") _accelctl_words "list show diff verify merge -h --help --ascii --color --debug --no-config" ;;
+        "caps list") if [[ $cur == -* ]]; then _accelctl_words "--file --device --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "caps show") if [[ $cur == -* ]]; then _accelctl_words "--file --device --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "caps diff") if [[ $cur == -* ]]; then _accelctl_words "--json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "caps verify") if [[ $cur == -* ]]; then _accelctl_words "--file --device --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "caps merge") if [[ $cur == -* ]]; then _accelctl_words "--file --json -h --help --ascii --color --debug --no-config"; else _accelctl_files; fi ;;
+        "config") _accelctl_words "show profile -h --help --ascii --color --debug --no-config" ;;
+        "config show") if [[ $cur == -* ]]; then _accelctl_words "--origin --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
+        "config profile") if [[ $cur == -* ]]; then _accelctl_words "--keys --json -h --help --ascii --color --debug --no-config"; else :; fi ;;
         "completion") if [[ $cur == -* ]]; then _accelctl_words "-h --help --ascii --color --debug --no-config"; else _accelctl_words "bash zsh fish"; fi ;;
     esac
 }

@@ -33,6 +33,7 @@ NOT_REPEATED = {
     "test_smoke_cases.py",
     "test_smoke_mutants.py",
     "test_layout.py",
+    "test_docs_examples.py",
     "test_completions.py",
     "test_archive.py",
     "test_memory_ledger.py",

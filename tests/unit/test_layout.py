@@ -227,10 +227,11 @@ def test_only_hal_knows_absolute_system_paths() -> None:
 
 
 def test_only_render_writes_to_the_standard_streams() -> None:
-    """print and sys.stdout/stderr: render/ and the dashboard; cli.py only to answer --version and to flush."""
+    """print and sys.stdout/stderr: render/ and the dashboard; cli.py only to answer --version and to flush, and
+    hal/ownstdout.py to keep them from foreign code."""
     wrong = []
     for module in modules():
-        if module.part in ("render", "tui", "cli"):
+        if module.part in ("render", "tui", "cli") or module.where == "hal/ownstdout.py":
             continue
         nodes = list(ast.walk(module.tree))
         reads = {id(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr in READING}

@@ -133,7 +133,12 @@ MANY = "import pytest\n\n@pytest.mark.parametrize('n', range(4))\ndef test_never
     ids=("once", "never", "many"),
 )
 def test_who_fails_among_others_is_tried_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, bad: list[str], counts: tuple[int, int], alone: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    bad: list[str],
+    counts: tuple[int, int],
+    alone: list[str],
 ) -> None:
     monkeypatch.setattr(test, "ROOT", tmp_path)
     monkeypatch.setattr(test, "RESULTS", tmp_path / "results")
