@@ -67,7 +67,8 @@ def _verdict(report: SmokeReport) -> str:
     words = [f"{counts[PASS]} passed"] + [f"{counts[one]} {word}" for one, word in _OTHERS if counts[one]]
     hang = f"; it hangs: {report.hang}" if report.hang else ""
     gone = f"; the service is gone: {report.gone}" if report.gone else ""
-    return f"{report.device}: {report.verdict}: {', '.join(words)}{hang}{gone}"
+    said = report.verdict + (" (simulated)" if report.simulated and "simulated" not in report.verdict else "")
+    return f"{report.device}: {said}: {', '.join(words)}{hang}{gone}"
 
 
 _OTHERS = ((FAIL, "failed"), (SKIP, "not supported"), (INCONCLUSIVE, "undecided"))

@@ -8,8 +8,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
 
 from accelctl.abi import capabilityfile, compute
 from accelctl.abi.capability import RUNGS, Capability
@@ -31,6 +33,8 @@ from accelctl.umd.server import Server, serve
 from accelctl.umd.service import USUAL, Service
 
 LOG = logging.getLogger("accelctl.umd")
+Asked: TypeAlias = "SimpleQueue[int]"
+"""Where somebody asks to stop: the number of a signal, or 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +107,7 @@ def run(request: Request, ready: Callable[[Ready], None]) -> None:
         if request.stop_on_eof:
             threading.Thread(target=_until_eof, args=(stop,), name="accelctl-eof", daemon=True).start()
         ready(Ready(server, where, found.device.target.id, found.device.target.simulated, told))
-        while not stop.wait(1.0):  # a signal just before this began to wait is seen when it looks again
-            pass
+        _wait(stop)
 
 
 def _profiled(request: Request, found: Found, options: dict[str, str]) -> tuple[Chip, Limits, tuple[str, ...]]:
@@ -183,13 +186,17 @@ def _door(address: listen.Address, held: ExitStack) -> Door | None:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
+def _signals() -> Iterator[Asked]:
     """SIGINT, SIGTERM and SIGHUP (a closed terminal) ask to stop; a second one ends the process at once, as it would
-    have without us. Who started us with SIGHUP ignored (nohup) wants us to outlive the terminal."""
-    stop = threading.Event()
+    have without us. Who started us with SIGHUP ignored (nohup) wants us to outlive the terminal.
+
+    A queue, for its ``put`` may interrupt its own ``get``: a handler that sets an Event on which this thread is just
+    beginning to wait would wait for a lock that this thread has.
+    """
+    stop: Asked = SimpleQueue()
 
     def ask(number: int, frame: object) -> None:
-        stop.set()
+        stop.put(number)
         signal.signal(number, signal.SIG_DFL)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -202,7 +209,16 @@ def _signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _until_eof(stop: threading.Event) -> None:
+def _wait(stop: Asked) -> None:
+    """Until it is asked for. In rounds: a signal that comes just before the wait begins does not end it, and its handler
+    runs only when Python does."""
+    while True:
+        with suppress(Empty):
+            stop.get(timeout=1.0)
+            return
+
+
+def _until_eof(stop: Asked) -> None:
     """Who started us holds the other end of our standard input; its end, of whatever kind, is ours. None: there was no
     standard input from the start."""
     try:
@@ -210,4 +226,4 @@ def _until_eof(stop: threading.Event) -> None:
             pass
     except (OSError, ValueError):
         pass
-    stop.set()
+    stop.put(0)
