@@ -181,11 +181,11 @@ def place(device: str, leave: Callable[[], int | None] | None = None) -> Place:
 def main(wire: Wire, arguments: Sequence[str]) -> None:
     """Open the device, say so, and run assertions by their ids."""
     device, *ids = arguments
+    if ids == [_LEAVE]:  # an error is its exit status: nobody hears this one
+        _work(place(device))
+        return
     try:
         here = place(device, lambda: _left(device))
-        if ids == [_LEAVE]:
-            _work(here)
-            return
         wire.send(_facts(here))
     except AccelError as error:
         wire.send({"error": (error.kind, error.message, error.hint)})

@@ -204,3 +204,15 @@ def test_new_where_nothing_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         scaffold.new("zork", str(tmp_path / "file"))
     assert shelf.SCHEMA
+
+
+@pytest.mark.slow
+def test_bringup_is_the_whole_acceptance(site: Path, tmp_path: Path) -> None:
+    """What it lacks (kernels, capability records) is not run and said so; nothing of what it has is found wrong."""
+    report = tmp_path / "report.html"
+    words = ("bringup", "--device", "zork:0", "--level", "1", "--state", str(tmp_path), "--html", str(report))
+    found = run(site, *words)
+    assert (found["verdict"], found["findings"]) == ("passed (simulated)", [])
+    passed = {one["name"] for one in found["steps"] if one["result"] == "pass"}
+    assert passed >= {"probe", "ops", "semantics", "bench"}
+    assert "Zork Z1" in report.read_text(encoding="utf-8")

@@ -193,3 +193,12 @@ def test_equal_runs_give_equal_documents_but_for_what_is_volatile() -> None:
 
 def test_the_contract_is_where_it_is_looked_for() -> None:
     assert Path(CONTRACT).name == "runtime-semantics.json"
+
+
+def test_who_leaves_without_a_word_never_waits_for_one() -> None:
+    """Nobody talks to that process: where the device cannot be opened it has to end by itself."""
+    worker = Worker("accelctl.smoke.semantics", ["nochip:0", "leave"])
+    try:
+        assert worker.wait(60) == 1
+    finally:
+        worker.end()

@@ -22,6 +22,12 @@ class NotAsync(AccelError):
     word = "not_async"
 
 
+class NoKernel(AccelError):
+    """The device computes no such thing: what would have used it could not be tried."""
+
+    default_kind = "not_supported"
+
+
 def fail(kind: str, message: str) -> AccelError:
     """A failure of that kind."""
     return AccelError(message, kind=kind)

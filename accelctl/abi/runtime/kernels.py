@@ -13,7 +13,7 @@ from accelctl.abi.call import Call
 from accelctl.abi.launch import Launch
 from accelctl.abi.ops import Ops, Template
 from accelctl.abi.opset import OPS, Value
-from accelctl.abi.runtime.failure import fail
+from accelctl.abi.runtime.failure import NoKernel, fail
 from accelctl.abi.tensors import INT32, UINT8, DType, Tensor, tensor
 
 WORD = 4
@@ -32,7 +32,7 @@ def choose(ops: Ops, made: Call) -> Template:
         if not reason:
             return template
         why = f"{template.name}: {reason}"
-    raise fail("not_supported", why)
+    raise NoKernel(why)
 
 
 def instruction(template: Template, made: Call, launch: Launch | None = None) -> bytes:
