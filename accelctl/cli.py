@@ -90,6 +90,8 @@ GLOBAL_OPTIONS = (
 )
 """Options of accelctl itself. The last four may stand anywhere on the line."""
 
+_NO_CONFIG = "ACCELCTL_NO_CONFIG"
+
 COLOR_WORDS = ("auto", "always", "never")
 
 _SWITCHES = ("--help", "--version", "--ascii", "--color", "--debug", "--no-config")
@@ -111,15 +113,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _flush(code, state)
     except KeyboardInterrupt:  # a second Ctrl-C while the first one was handled
         return 130
+    finally:
+        for before in state.lent:
+            import os
+
+            os.environ.pop(_NO_CONFIG)
+            os.environ.update({} if before is None else {_NO_CONFIG: before})
 
 
 class _State:
     """What the error printer and the command's frame need to know about the command line."""
 
-    __slots__ = ("debug", "files", "who")
+    __slots__ = ("debug", "files", "lent", "who")
 
     def __init__(self) -> None:
         self.debug, self.who = False, "accelctl"
+        self.lent: tuple[str | None, ...] = ()
+        """What the environment said before it was told of --no-config, for as long as the command runs."""
         self.files = True
         """Whether configuration files count."""
 
@@ -176,7 +186,8 @@ def _take_switches(args: list[str], state: _State) -> list[str]:
             state.debug = True
         elif word == "--no-config":
             state.files = False
-            os.environ["ACCELCTL_NO_CONFIG"] = "1"  # for programs of its own that a command starts
+            state.lent = state.lent or (os.environ.get(_NO_CONFIG),)
+            os.environ[_NO_CONFIG] = "1"  # for programs of its own that a command starts
         elif word == "--ascii":
             ascii_only = True
         elif word == "--color" or word.startswith("--color="):

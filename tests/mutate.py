@@ -285,9 +285,13 @@ def number(machine: Machine, where: int, what: int) -> None:
     machine.put(path, (text if found else new).encode("utf-8", "replace"))
 
 
+LONGEST = 1 << 14
+
+
 def edit(machine: Machine, where: int, what: int) -> None:
     path = _existing(machine, where)
-    machine.put(path, _pick(EDITS, what)(_text(machine, path)).encode("utf-8", "replace"))
+    text = _text(machine, path)[:LONGEST]  # edits of edits: each may make thousands of one
+    machine.put(path, _pick(EDITS, what)(text).encode("utf-8", "replace"))
 
 
 def sicken(machine: Machine, where: int, what: int) -> None:

@@ -1,6 +1,8 @@
 """The root of the command line: help, version, switches, and what a person sees after a typing error."""
 
 import json
+import os
+from typing import Any
 
 import pytest
 
@@ -128,3 +130,27 @@ def test_commands_of_a_group_share_variables() -> None:
     assert run_cli("config", "show", "probe", env={"ACCELCTL_CONFIG_JSON": "1"}, code=0).stdout.startswith("{")
     done = run_cli("config", "show", env={"ACCELCTL_CONFIG_JSNO": "1"}, code=2)
     assert done.stderr.startswith("accelctl config: ACCELCTL_CONFIG_JSNO: no such option (did you mean ")
+
+
+# -- no configuration --
+
+
+@pytest.mark.parametrize("before", [None, "0", "1"])
+def test_no_config_counts_for_programs_that_a_command_starts_and_no_longer(
+    before: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ACCELCTL_NO_CONFIG", raising=False)
+    if before is not None:
+        monkeypatch.setenv("ACCELCTL_NO_CONFIG", before)
+    seen: list[str | None] = []
+    real = cli._flush
+
+    def flush(code: int, state: Any) -> int:
+        seen.append(os.environ.get("ACCELCTL_NO_CONFIG"))
+        return real(code, state)
+
+    monkeypatch.setattr(cli, "_flush", flush)
+    assert cli.main(["--no-config", "explain", "asleep", "--no-config"]) == 0
+    assert seen == ["1"]
+    assert os.environ.get("ACCELCTL_NO_CONFIG") == before
+    capsys.readouterr()
