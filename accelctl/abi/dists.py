@@ -15,7 +15,11 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelctl.hal import plainfile
+
 GROUP = "accelctl.backends"
+_MOST_BYTES = 4 << 20
+"""A long README is part of METADATA."""
 _INFO = (".dist-info", ".egg-info")
 _LINE = re.compile(r"\s*([^=\s][^=]*?)\s*=\s*(.*?)\s*")
 
@@ -80,7 +84,7 @@ def _in_folder(base: str) -> Iterator[Dist | str]:
     for info in infos:
         raw = name = None
         try:
-            raw = _bytes(f"{base}/{info}/entry_points.txt")
+            raw = plainfile.read(f"{base}/{info}/entry_points.txt", _MOST_BYTES)  # most have none
             if raw is None or GROUP.encode() not in raw:
                 continue
             name, version = _identity(f"{base}/{info}", info)
@@ -90,15 +94,6 @@ def _in_folder(base: str) -> Iterator[Dist | str]:
             continue
         if dist.entries:
             yield dist
-
-
-def _bytes(path: str) -> bytes | None:
-    """None where there is no such file: most have no entry points, and an egg-info may be a file itself."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _problem(name: str, error: Exception) -> str:
@@ -121,7 +116,7 @@ def entries(text: str) -> Iterator[tuple[str, str]]:
 def _identity(folder: str, info: str) -> tuple[str, str]:
     """Name and version; where the file of a distribution lacks them, what the folder is called."""
     for file in ("METADATA", "PKG-INFO"):
-        raw = _bytes(f"{folder}/{file}")
+        raw = plainfile.read(f"{folder}/{file}", _MOST_BYTES)
         if raw is not None:
             head = dict(_LINE_OF_HEAD.findall(raw.decode("utf-8").partition("\n\n")[0]))
             if "Name" in head:

@@ -67,7 +67,7 @@ def load_module(name: str, registry: object, *, foreign: bool, folder: str = "")
     from accelctl.hal.ownstdout import not_theirs
 
     if folder:
-        _join(folder)
+        _join(folder, name)
     if os.geteuid() == 0:
         require_trusted(name)
     flags = sys.getdlopenflags()
@@ -78,18 +78,33 @@ def load_module(name: str, registry: object, *, foreign: bool, folder: str = "")
         sys.setdlopenflags(flags)  # whoever loads its libraries for all to see does not decide it for others
 
 
-def _join(folder: str) -> None:
-    from accelctl.abi.trust import require_trusted as require
+def _join(folder: str, name: str) -> None:
+    """All of the folder is importable from now on, so all of it must be trusted; and the module must come from it: one
+    of another version that is found first would be taken for this one."""
+    from accelctl.abi.trust import require_tree
+    from accelctl.hal import ownpython
 
     try:
-        require(Path(folder))
+        require_tree(Path(folder))
     except AccelError as error:
         raise AbiError(error.message) from error
     except OSError as error:
         raise AbiError(f"{folder} cannot be looked at: {error.strerror}") from error
-    if folder not in sys.path:
-        sys.path.append(folder)  # the last: what is in it shadows nothing
-        importlib.invalidate_caches()
+    ownpython.join(folder)
+    importlib.invalidate_caches()
+    top = name.partition(".")[0]
+    spec = _spec(top)
+    places = (spec.origin, *(spec.submodule_search_locations or ())) if spec is not None else ()
+    for place in places:  # a built-in has the origin "built-in", which is nowhere below
+        if place and not Path(place).resolve().is_relative_to(Path(folder).resolve()):
+            raise AbiError(f"module {top} is not that of {folder}: {place} is found first")
+
+
+def _spec(top: str) -> Any:
+    try:
+        return importlib.util.find_spec(top)
+    except (ImportError, ValueError) as error:
+        raise AbiError(f"module {top} cannot be found: {_said(error)}") from error
 
 
 def _load(name: str, registry: object) -> None:
@@ -178,12 +193,7 @@ def require_trusted(name: str) -> None:
     import of a.b runs a first); what it imports of others is their installer's business."""
     from accelctl.abi.trust import require_trusted as require  # one rule for data and code
 
-    top = name.partition(".")[0]
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError) as error:
-        raise AbiError(f"module {top} cannot be found: {_said(error)}") from error
-    for path in _files(spec):
+    for path in _files(_spec(name.partition(".")[0])):
         try:
             require(path)
         except AccelError as error:

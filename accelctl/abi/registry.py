@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -113,6 +114,8 @@ class Chips:
         self._tree = IN_TREE if in_tree is None else in_tree
         self._foreign: dict[str, Row] | None = None
         self._problems: list[tuple[str, str]] = []
+        self._disputed: set[str] = set()
+        self._manifests: dict[str, Manifest] = {}
         self._modules: dict[str, list[Given] | AbiError] = {}
         self._loaded: dict[str, Chip | AbiError] = {}
         self._tried: set[str] = set()
@@ -162,18 +165,28 @@ class Chips:
         known = self._loaded.get(name)
         if not row.foreign or known is not None:
             return question(self.load(name))
-        from accelctl.abi.trial import apart
+        from accelctl.abi.trial import Lost, apart
 
         def work() -> Any:
             return question(self.load_tried(name))
 
-        answer = apart(work, f"{label(name, row)}: loading it")
+        try:
+            answer = apart(work, f"{label(name, row)}: loading it")
+        except Lost as error:  # waited for once, not for each question
+            self._loaded[name] = error
+            raise
         self._tried.add(name)
         return answer
 
     def manifest(self, name: str) -> Manifest:
-        """Of a chip in the tree, without its code: the module that offers it holds it as data."""
-        module: Any = import_module(self.row(name).module)
+        """Of a chip in the tree, without its code: the module that offers it holds it as data. A third party's is asked
+        in a child process, once; AbiError where it is refused."""
+        row = self.row(name)
+        if row.foreign:
+            if name not in self._manifests:
+                self._manifests[name] = _made_again(self.ask(name, _plain))
+            return self._manifests[name]
+        module: Any = import_module(row.module)
         offered = getattr(module, "MANIFESTS", None) or (module.MANIFEST,)
         found: Manifest = next(one for one in offered if one.name == name)
         return found
@@ -236,7 +249,7 @@ class Chips:
             rows = [(name, value, dist) for dist in found.dists for name, value in dist.entries]
             for name, value, dist in sorted(rows, key=lambda row: (row[0], row[2].name)):
                 self._add(name, value, dist, self._foreign)
-            for name, _ in self._problems:  # of two that want one name neither gets it
+            for name in self._disputed:  # of two that want one name neither gets it
                 self._foreign.pop(name, None)
         return self._foreign
 
@@ -252,6 +265,7 @@ class Chips:
             problem = f"its entry point names {function.strip()!r}, not load_backend"
         elif name in found and found[name].origin != dist.name:
             problem = f"{found[name].origin} offers the same name: uninstall one of them"
+            self._disputed.add(name)
         if problem:
             self._problems.append((name, f"{label(name, row)}: {problem}"))
         else:
@@ -267,6 +281,17 @@ class Chips:
         guess = f" (did you mean {near[0]}?)" if near else ""
         off = "; plug-ins are off: ACCELCTL_PLUGINS=none" if os.environ.get("ACCELCTL_PLUGINS") == OFF else ""
         return AbiError(f"no chip named {name[:40]!r}{guess}{off}", f"one of {', '.join(self.names())}")
+
+
+def _plain(chip: Chip) -> dict[str, Any]:
+    """Its manifest as JSON values."""
+    values = {one.name: getattr(chip.manifest, one.name) for one in fields(Manifest) if one.init}
+    return {key: [*value] if isinstance(value, (tuple, frozenset)) else value for key, value in values.items()}
+
+
+def _made_again(said: dict[str, Any]) -> Manifest:
+    tuples = {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
+    return Manifest(**{**said, **tuples, "features": frozenset(said["features"])})
 
 
 def label(name: str, row: Row) -> str:

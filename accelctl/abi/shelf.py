@@ -88,7 +88,7 @@ def active() -> tuple[list[Active], list[str]]:
     """The versions in use, and a line for each chip whose pointer leads nowhere."""
     base = root()
     try:
-        chips = sorted(path for path in base.iterdir() if NAME.match(path.name))
+        chips = sorted(path for path in base.iterdir() if NAME.match(path.name) and path.is_dir())
     except OSError:  # most machines have none
         return [], []
     wanted, found, problems = chosen(), list[Active](), list[str]()

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from accelctl.errors import AbiError, AccelError, NoDeviceError, TimeoutFailure, UsageError
@@ -30,6 +30,10 @@ _KINDS: dict[str, type[AccelError]] = {
 }
 
 
+class Lost(AbiError):
+    """It hung, or ended its process."""
+
+
 def deadline_s() -> float:
     """How long a plug-in may take: ACCELCTL_PLUGIN_SECONDS, else DEADLINE_S."""
     with suppress(ValueError):
@@ -40,8 +44,8 @@ def deadline_s() -> float:
 
 
 def apart(work: Callable[[], Any], what: str) -> Any:
-    """What ``work`` gives (JSON values), from a child. AbiError in one line that begins with ``what`` where the child
-    does not come back or ends; AccelError as it was raised there."""
+    """What ``work`` gives (JSON values), from a child. Lost (AbiError) in one line that begins with ``what`` where the
+    child does not come back or ends; AccelError as it was raised there."""
     limit = deadline_s()
 
     def carried(watch: Watch) -> str:
@@ -49,26 +53,56 @@ def apart(work: Callable[[], Any], what: str) -> Any:
             signal.signal(number, signal.SIG_DFL)
         return _carried(work)
 
-    with WatchedChild(carried, deadline_s=limit) as child:
-        child.start()
+    with of_its_own(carried, limit) as child:
         event = child.poll(limit)
     if isinstance(event, Finished):
         return _opened(json.loads(event.value), what)
     if isinstance(event, Failed):
-        raise AbiError(f"{what} failed: {' '.join(str(event.error).split())[:200]}")
+        raise AbiError(f"{what} failed: {said(event.error)}")
     if isinstance(event, Stuck) and not event.path:
-        raise AbiError(f"{what} ended the process ({event.state})")
-    raise AbiError(f"{what} did not come back within {limit:g} s")
+        raise Lost(f"{what} ended the process ({event.state})")
+    raise Lost(f"{what} did not come back within {limit:g} s")
+
+
+@contextmanager
+def of_its_own(work: Callable[[Watch], Any], limit_s: float) -> Iterator[WatchedChild]:
+    """A running child for a stranger's code. What that code starts ends with it (one that takes a session of its own
+    gets away)."""
+
+    def alone(watch: Watch) -> Any:
+        os.setsid()
+        return work(watch)
+
+    with WatchedChild(alone, deadline_s=limit_s) as child:
+        child.start()
+        group = child.pid
+        try:
+            yield child
+        finally:
+            child.close()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+
+
+def said(error: BaseException) -> str:
+    """A stranger's exception in one line; plain text, whatever its class does."""
+    try:
+        words = " ".join(str(error).split())[:200]
+        return "".join(f"{type(error).__name__}: {words}".removesuffix(": "))
+    except BaseException:  # in the child nobody else is there to be interrupted
+        return "an exception that cannot be shown"
 
 
 def _carried(work: Callable[[], Any]) -> str:
+    """Nothing is raised: an exception of a stranger's class would have to be made again over there."""
     try:
         return json.dumps(["value", work()])
     except AccelError as error:
-        return json.dumps([error.kind, str(error.message), error.hint])
-    except BaseException as error:  # in the child nobody else is there to be interrupted
-        words = " ".join(str(error).split())[:200]
-        return json.dumps(["failed", f"{type(error).__name__}: {words}".removesuffix(": ")])
+        with suppress(Exception):
+            return json.dumps([error.kind, str(error.message), error.hint])
+        return json.dumps(["failed", said(error)])
+    except BaseException as error:
+        return json.dumps(["failed", said(error)])
 
 
 def _opened(answer: list[Any], what: str) -> Any:

@@ -61,8 +61,8 @@ def check(
 ) -> int:
     """Run the conformance suite on what a chip promises: promised, observed, and where these differ.
 
-    Each contract is tried in a child process of its own, on a device that nobody else uses. 1: something differs. 3: no
-    device of it is here. 4: the chip is refused.
+    Each contract is tried in a child process of its own, on a device that nobody else uses. 1: something differs. 3: a
+    promise could not be tried, as no device of it is here or nothing can be allocated. 4: the chip is refused.
     """
     from accelctl.accept.plugins import check as checking
     from accelctl.render import backends as render

@@ -79,8 +79,6 @@ def smoke(
         found, problems = compute.everything()
         render.show_devices(found, problems, as_json=as_json)
         return 0
-    from accelctl.accept.plugins import store
-
     if semantics or align or intent:
         other = _Other(tuple(device or ()), semantics, tuple(intent or ()), align, seed)
         return _instead(other, as_json=as_json, junit=junit)
@@ -101,10 +99,25 @@ def smoke(
     if list_cases:
         render.show_cases(run.chosen(wanted), as_json=as_json)
         return 0
-    with render.progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
-        report = run.carry_out(wanted, tick)
+    return _carried_out(wanted, as_json=as_json, junit=junit)
+
+
+def _carried_out(wanted: Any, *, as_json: bool, junit: str) -> int:
+    from accelctl.accept.plugins import store
+    from accelctl.errors import AccelError
+    from accelctl.render import smoke as render
+    from accelctl.smoke import run
+
+    mine = not wanted.target  # a service that runs already has a version of its own
+    try:
+        with render.progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
+            report = run.carry_out(wanted, tick)
+    except AccelError as error:
+        render.remark(store.after_no_smoke(wanted.device, error.exit_code) if mine else "")
+        raise
     render.show(report, as_json=as_json, junit=junit)
-    render.remark(store.after_smoke(report.device, report.exit_code))
+    whole = wanted.model and not (wanted.ops or wanted.dtypes or wanted.cases)
+    render.remark(store.after_smoke(report.device, report.exit_code, whole=whole) if mine else "")
     return report.exit_code
 
 

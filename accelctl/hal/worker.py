@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from accelctl.hal.ownpython import search_path
+
 _GRACE_S = 5.0
 _CHUNK = 1 << 16
 
@@ -36,7 +38,7 @@ class Worker:
     def __init__(self, module: str, arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._read, write = os.pipe()
         self._log = tempfile.TemporaryFile(prefix="accelctl-worker-")  # noqa: SIM115  # until end
-        code = f"import sys; sys.path[:] = {sys.path!r}; from accelctl.hal.worker import begin; "
+        code = f"import sys; sys.path[:] = {search_path()!r}; from accelctl.hal.worker import begin; "
         code += f"begin({module!r}, {write}, {list(arguments)!r})"
         try:
             self._process = subprocess.Popen(

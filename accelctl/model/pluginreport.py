@@ -92,13 +92,14 @@ class CheckReport:
         """One word for all of it."""
         if any(one.differs for one in self.contracts):
             return BROKEN
-        if not any(one.result == PASS for one in self.checks):
+        nothing = not any(one.result == PASS for one in self.checks)
+        if nothing or any(one.observed.startswith(UNTRIED) for one in self.contracts):
             return UNTRIED
         return FULFILLED_SIMULATED if self.simulated else FULFILLED
 
     @property
     def exit_code(self) -> int:
-        """1: something differs; 3: there was no device to try it on."""
+        """1: something differs; 3: a promise could not be tried here."""
         if self.verdict == BROKEN:
             return int(ExitCode.FINDINGS)
         return int(ExitCode.NO_DEVICE if self.verdict == UNTRIED else ExitCode.OK)

@@ -5,7 +5,8 @@ What goes wrong here is the chip's; what goes wrong only through the service is 
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from accelctl.abi.compute import Found
 from accelctl.abi.lifecycle import Block, Env, Lifecycle, Session
 from accelctl.abi.ops import Template
 from accelctl.abi.opset import OPS
-from accelctl.errors import AccelError, TimeoutFailure
+from accelctl.abi.trial import said
+from accelctl.errors import AbiError, AccelError, TimeoutFailure
 from accelctl.memory.va import GoodFit
 from accelctl.smoke.cases import Trial
 from accelctl.smoke.numbers import NUMPY, Array
@@ -30,15 +32,28 @@ class Alone:
         assert memory is not None
         assert self._ops is not None
         env = Env(space=lambda base, size, granule: GoodFit(base, size, granule=granule))
-        self.session: Session = memory.open(found.device.target, env)
-        wanted = self._ops.lifecycle()
-        self._life: Lifecycle = next(one for one in self.session.lifecycles if one.name == wanted)
-        self._ring = self._ops.open(self.session, 4)
+        self._name = found.name
+        with self._asked("opened"):
+            self.session: Session = memory.open(found.device.target, env)
+            wanted = self._ops.lifecycle()
+            self._life: Lifecycle = next(one for one in self.session.lifecycles if one.name == wanted)
+            self._ring = self._ops.open(self.session, 4)
+
+    @contextmanager
+    def _asked(self, what: str) -> Iterator[None]:
+        """Whatever a chip raises is an AccelError of ours: it ends smoke with a line, and is one of its results."""
+        try:
+            yield
+        except (AccelError, MemoryError):
+            raise
+        except Exception as error:
+            raise AbiError(f"chip {self._name}: {what} without the service, it failed: {said(error)}") from error
 
     def close(self) -> None:
         """Ring, then session."""
-        self._ring.close()
-        self.session.close()
+        with self._asked("closed"):
+            self._ring.close()
+            self.session.close()
 
     def run(self, trial: Trial, instruction: Any, by: Template | None = None) -> dict[str, Array]:
         """Results of a trial whose operands are all dense or as the instruction says, by one instruction; ``by``: by
@@ -47,7 +62,7 @@ class Alone:
         if by is not None:
             launch = by.launch(call.decode(OPS[by.op], found.body, found.params))
             found = found._replace(kernel_id=by.kernel_id, launch=launch)
-        with ExitStack() as held:
+        with self._asked("given an instruction"), ExitStack() as held:
             inputs = [self._put(arg.storage.tobytes(), held) for arg in trial.inputs.values()]
             outputs = [self._put(bytes(out.nbytes), held) for out in trial.outputs.values()]
             starts = [arg.offset * arg.storage.itemsize for arg in trial.inputs.values()]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from types import TracebackType
 
 from accelctl.errors import AccelError, DeviceUnusable
+from accelctl.hal import ownpython
 from accelctl.hal.claim import private_folder
 from accelctl.umd import listen
 from accelctl.umd.client import ServiceError, wait_until_ready
@@ -26,10 +26,10 @@ class OwnService:
     def __init__(self, device: str, options: tuple[str, ...] = ()) -> None:
         self._place = listen.parse(f"{private_folder()}/smoke-{secrets.token_hex(4)}")
         self.address = self._place.grpc
-        command = [sys.executable, "-m", "accelctl", "serve", "--device", device, "--listen", self._place.path]
+        words = ["serve", "--device", device, "--listen", self._place.path, "--stop-on-eof", *options]
         self._log = tempfile.TemporaryFile(prefix="accelctl-serve-")  # noqa: SIM115  # until close
         self._child = subprocess.Popen(
-            [*command, "--stop-on-eof", *options],
+            ownpython.command("accelctl", words),
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
 from importlib.util import find_spec
 
 from accelctl.errors import NoDeviceError
+from accelctl.hal import ownpython
 from accelctl.hal.claim import private_folder
 from accelctl.hal.sidesocket import check_path
 from accelctl.model.snapshot import EventMark, Snapshot
@@ -44,20 +44,20 @@ class DemoFeed:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._told: set[str] = set()
         self._closed = self._answered = False
-        serve = ["accelctl", "serve", "--device", "sim:0", "--listen", self.address, "--memory", MEMORY, "--sim", SPACE]
+        serve = ["serve", "--device", "sim:0", "--listen", self.address, "--memory", MEMORY, "--sim", SPACE]
         try:
-            self._begin("service", [*serve, "--stop-on-eof"])
+            self._begin("service", "accelctl", [*serve, "--stop-on-eof"])
             for role in ROLES:
-                self._begin(role, ["accelctl.telemetry.demoload", role, self.address])
+                self._begin(role, "accelctl.telemetry.demoload", [role, self.address])
             self._feed = ServiceFeed(self.address, period_s=period_s, budget=budget)
         except BaseException:
             self._end()
             raise
 
-    def _begin(self, name: str, words: list[str]) -> None:
+    def _begin(self, name: str, module: str, words: list[str]) -> None:
         """A child, whose standard input says that we are there."""
         self._children[name] = subprocess.Popen(
-            [sys.executable, "-m", *words],
+            ownpython.command(module, words),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._log,

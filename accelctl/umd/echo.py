@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 
 from accelctl.errors import DeviceUnusable
+from accelctl.hal import ownpython
 from accelctl.hal.claim import private_folder
 from accelctl.umd import listen
 from accelctl.umd.client import OPTIONS as CLIENT_OPTIONS
@@ -73,7 +74,7 @@ class Echo:
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._place = listen.parse(f"{private_folder()}/echo-{secrets.token_hex(4)}")
-        command = [sys.executable, "-m", "accelctl.umd.echo", self._place.grpc]
+        command = ownpython.command("accelctl.umd.echo", [self._place.grpc])
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self._child = subprocess.Popen(command, stdin=pipe, stdout=nothing, stderr=nothing, start_new_session=True)
         self._channel = grpc.insecure_channel(self._place.grpc, options=CLIENT_OPTIONS)

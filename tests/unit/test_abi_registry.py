@@ -321,6 +321,40 @@ def test_of_two_distributions_with_one_name_none_is_used(plug: Plugins) -> None:
     assert refusal(chips=chips).message == line
 
 
+def test_an_entry_point_that_is_invalid_takes_no_name_from_another(plug: Plugins) -> None:
+    plug(GOOD)
+    plug("raise SystemExit", dist="bad", module="bad_chip", function=":start")
+    chips = Chips()
+    assert chips.load("zork").origin == "zork-chip"
+    assert chips.problems() == ("plug-in zork (bad 1.0): its entry point names 'start', not load_backend",)
+
+
+@pytest.mark.parametrize("file", ["entry_points.txt", "METADATA"])
+def test_a_pipe_among_the_metadata_is_not_waited_for(file: str, plug: Plugins) -> None:
+    plug(GOOD)
+    plug(GOOD, names=("other",), dist="other", module="other_chip")
+    place = plug.folder / "other-1.0.dist-info" / file
+    place.unlink()
+    os.mkfifo(place)
+    chips = Chips()
+    assert chips.load("zork").origin == "zork-chip"
+    assert chips.problems() == ("plug-in of other: its metadata cannot be read (ValueError)",)
+
+
+def test_the_manifest_of_a_stranger_is_asked_once_and_brings_nothing_in(
+    plug: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = "frozenset({'memory', 'export'})"
+    plug(loads(f"registry.register(manifest(features={features}, drivers=('zork',)), memory=Memory())"))
+    chips, forks = Chips(), []
+    real = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or real())  # type: ignore[func-returns-value]
+    found = [chips.manifest("zork"), chips.manifest("zork")][-1]
+    assert (found.features, found.drivers, found.abi) == (frozenset({"memory", "export"}), ("zork",), 1)
+    assert (len(forks), "zork_chip" in sys.modules) == (1, False)
+    assert chips.load("zork").manifest == found
+
+
 def test_metadata_that_cannot_be_read_does_not_hide_the_others(plug: Plugins) -> None:
     plug(GOOD)
     for name, text in (("bad", "[accelctl.backends]\nno equals sign\n"), ("binary", "\xff[accelctl.backends]\n")):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from accelctl.abi import shelf
+from accelctl.abi import compute, shelf
 from accelctl.accept.plugins import canary as module
 from accelctl.accept.plugins import scaffold, store
 from accelctl.accept.plugins.canary import canary
-from accelctl.errors import UsageError
+from accelctl.commands import smoke as command
+from accelctl.errors import AbiError, UsageError
 from accelctl.exits import ExitCode
 from accelctl.model.pluginreport import Canary
+from accelctl.render import smoke as render
+from accelctl.smoke import run
+from accelctl.smoke.alone import Alone
 from tests.helpers import run_cli
 
 
@@ -121,6 +126,63 @@ def test_without_a_version_in_use_the_new_one_stands_alone(compared: Any, tmp_pa
     found = compared({"1.1": (1, GOOD, "")})
     assert found.base is None
     assert found.worse == ("add/b: fails ()",)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({}, ("zork:0", 0, True)),
+        ({"op": ["relu"]}, ("zork:0", 0, False)),
+        ({"dtype": ["fp32"]}, ("zork:0", 0, False)),
+        ({"case": "relu/*"}, ("zork:0", 0, False)),
+        ({"model": False}, ("zork:0", 0, False)),
+        ({"target": "unix:/tmp/x"}, None),  # whatever version that service has
+    ],
+)
+def test_which_smoke_says_something_of_the_version_in_use(
+    words: dict[str, Any], told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Any] = []
+    report = SimpleNamespace(device="zork:0", exit_code=0)
+    monkeypatch.setattr(run, "carry_out", lambda wanted, tick: report)
+    monkeypatch.setattr(render, "show", lambda *_, **__: None)
+
+    def after_smoke(device: str, code: int, *, whole: bool) -> str:
+        heard.append((device, code, whole))
+        return ""
+
+    monkeypatch.setattr(store, "after_smoke", after_smoke)
+    assert command.smoke(device=["zork:0"], **words) == 0
+    assert heard == ([told] if told else [])
+
+
+@pytest.mark.parametrize("target", ["", "unix:/tmp/x"])
+def test_a_smoke_that_ends_early_counts_as_well(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+
+    def fails(wanted: Any, tick: Any) -> None:
+        raise AbiError("refused")
+
+    def after(filters: tuple[str, ...], code: int) -> str:
+        heard.append((filters, code))
+        return ""
+
+    monkeypatch.setattr(run, "carry_out", fails)
+    monkeypatch.setattr(store, "after_no_smoke", after)
+    with pytest.raises(AbiError, match="refused"):
+        command.smoke(device=["zork:0"], target=target)
+    assert heard == ([] if target else [(("zork:0",), ExitCode.ABI)])
+
+
+def test_whatever_a_chip_raises_when_it_is_opened_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compute.named("sim:0")
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no firmware")
+
+    monkeypatch.setattr(type(found.chip.memory), "open", fails)
+    with pytest.raises(AbiError, match="chip sim: opened without the service, it failed: RuntimeError: no firmware"):
+        Alone(found)
 
 
 def test_a_promoted_version_that_fails_its_first_smoke_is_told_with_the_way_back(tmp_path: Path) -> None:

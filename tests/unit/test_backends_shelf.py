@@ -17,7 +17,7 @@ import pytest
 from accelctl.abi import registry, rooms, shelf
 from accelctl.abi.registry import Chips
 from accelctl.accept.plugins import intake, scaffold, store
-from accelctl.errors import AbiError, UsageError
+from accelctl.errors import AbiError, AccelError, UsageError
 from accelctl.exits import ExitCode
 from tests.abikit import HEAD, Plugins, loads, plug
 from tests.helpers import environment, run_cli
@@ -170,6 +170,40 @@ def test_one_that_was_interrupted_leaves_nothing_that_counts(
     assert not list((data / "accelctl/backends/zork").glob(f"{intake.PREFIX}*"))
 
 
+@pytest.mark.parametrize("name", ["../../escaped", "/abs", "a/b", "", "-", "x" * 101])
+def test_the_name_of_a_project_leads_nowhere(name: str, data: Path, tmp_path: Path) -> None:
+    place = project(tmp_path)
+    text = (place / "pyproject.toml").read_text()
+    (place / "pyproject.toml").write_text(text.replace('name = "zork-chip"', f'name = "{name}"'))
+    with pytest.raises(UsageError, match="is no name of a distribution"):
+        store.add(str(place))
+    assert not (data / "accelctl/backends").exists()
+
+
+def test_what_would_not_be_whole_is_not_added(data: Path, tmp_path: Path) -> None:
+    site = Plugins(tmp_path / "target")
+    site.folder.mkdir()
+    site(None)
+    with pytest.raises(UsageError, match=r"zork-chip 1\.0: it is not whole: zork_chip is missing"):
+        store.add(str(site.folder))
+    assert store.versions("zork").rows == ()
+
+
+def test_others_cannot_write_what_was_added(data: Path, tmp_path: Path) -> None:
+    place = project(tmp_path)
+    for path in (place / "zork_chip", place / "zork_chip/__init__.py", place / "zork_chip/version.txt"):
+        path.chmod(path.stat().st_mode | 0o022)
+    _, row = store.add(str(place))
+    assert [path for path in Path(row.folder).rglob("*") if path.stat().st_mode & 0o022] == []
+
+
+def test_a_file_on_the_shelf_is_no_chip(data: Path, tmp_path: Path) -> None:
+    store.add(str(project(tmp_path)))
+    (data / "accelctl/backends/notes").write_text("")
+    assert store.names() == ["zork"]
+    assert Chips().problems() == ()
+
+
 # -- the pointer --
 
 
@@ -189,6 +223,41 @@ def test_promote_and_rollback_move_the_pointer(data: Path, tmp_path: Path) -> No
     assert Chips().versions()["zork"].release == "1.1"
     assert [row.current for row in store.rollback("zork").rows] == [True, False]
     assert Chips().versions()["zork"].release == "1.0"
+
+
+def test_rollback_keeps_nobody_waiting_and_takes_nothing_back_that_was_moved_meanwhile(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two(tmp_path)
+    store.promote("zork", "1.0")
+    store.promote("zork", "1.1")
+    real = store.loaded
+
+    def loaded(name: str, version: str) -> None:
+        monkeypatch.setattr(store, "loaded", real)
+        store.promote("zork", "1.0")  # the lock is free
+
+    monkeypatch.setattr(store, "loaded", loaded)
+    with pytest.raises(AccelError, match="moved meanwhile"):
+        store.rollback("zork")
+    found = shelf.read_pointer(pointer(data).parent)
+    assert found is not None
+    assert (found.version, found.before) == ("1.0", ("1.0", "1.1"))
+
+
+def test_a_module_of_another_place_is_not_taken_for_that_of_the_shelf(
+    data: Path, tmp_path: Path, plug: Plugins
+) -> None:
+    two(tmp_path)
+    store.promote("zork", "1.0")
+    package = plug.folder / "zork_chip"
+    package.mkdir()
+    (package / "__init__.py").write_text(GOOD)
+    with pytest.raises(
+        AbiError, match=r"module zork_chip is not that of .*/zork/1\.0: .*/site/zork_chip/\S+ is found first"
+    ):
+        Chips().load("zork")
+    assert "zork_chip" not in sys.modules
 
 
 def test_a_version_that_cannot_be_loaded_is_not_promoted(data: Path, tmp_path: Path) -> None:
@@ -315,13 +384,18 @@ def test_its_room_is_known_to_probe(data: Path, tmp_path: Path) -> None:
     assert (room.name, room.origin, problems) == ("zork", "accelctl-zork", ())
 
 
-@pytest.mark.parametrize("what", ["pointer.json", "1.0", "1.0/zork_chip/__init__.py"])
+@pytest.mark.parametrize(
+    "what", ["pointer.json", "1.0", "1.0/zork_chip/__init__.py", "1.0/helper.py", "1.0/deep/part.py"]
+)
 def test_root_takes_only_what_nobody_else_can_write(
     what: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two(tmp_path)
     store.promote("zork", "1.0")
-    (data / "accelctl/backends/zork" / what).chmod(0o777)
+    place = data / "accelctl/backends/zork" / what
+    place.parent.mkdir(exist_ok=True)
+    place.touch()
+    place.chmod(0o777)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     chips = Chips()
     if "/" in what:
@@ -342,24 +416,39 @@ def test_the_first_smoke_of_a_promoted_version_is_remembered(
     two(tmp_path)
     store.promote("zork", "1.0")
     registry.chips.cache_clear()
-    assert store.after_smoke("zork:0", ExitCode.OK) == ""
+    assert store.after_smoke("zork:0", ExitCode.OK, whole=False) == ""
+    assert store.versions("zork").smoke == ""  # a part of it proves nothing
+    assert store.after_smoke("zork:0", ExitCode.OK, whole=True) == ""
     assert store.versions("zork").smoke == "passed"
     store.promote("zork", "1.1")
     registry.chips.cache_clear()
-    assert store.after_smoke("zork:0", ExitCode.SKIPPED) == ""  # no answer
+    assert store.after_smoke("zork:0", ExitCode.SKIPPED, whole=True) == ""  # no answer
     assert store.versions("zork").smoke == ""
-    line = store.after_smoke("zork:0", ExitCode.FINDINGS)
+    line = store.after_smoke("zork:0", ExitCode.FINDINGS, whole=False)
     assert line.startswith("zork 1.1, promoted 20")
     assert line.endswith("fails its first smoke; back to 1.0: accelctl backends rollback zork")
     assert store.versions("zork").smoke == "failed"
-    assert store.after_smoke("zork:0", ExitCode.OK) == ""
+    assert store.after_smoke("zork:0", ExitCode.OK, whole=True) == ""
     assert store.versions("zork").smoke == "failed"  # the first one
     registry.chips.cache_clear()
 
 
 def test_nothing_is_looked_at_for_chips_in_the_tree(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "read_pointer", lambda folder: pytest.fail("looked"))
-    assert store.after_smoke("sim:0", 1) == store.after_smoke("../x:0", 1) == store.after_smoke("", 1) == ""
+    for device in ("sim:0", "../x:0", ""):
+        assert store.after_smoke(device, 1, whole=True) == ""
+
+
+@pytest.mark.parametrize(("code", "told"), [(ExitCode.ABI, True), (ExitCode.UNUSABLE, True), (ExitCode.USAGE, False)])
+def test_a_smoke_without_a_report_counts_as_well(code: int, told: bool, data: Path, tmp_path: Path) -> None:
+    two(tmp_path)
+    store.promote("zork", "1.0")
+    store.promote("zork", "1.1")
+    registry.chips.cache_clear()
+    line = store.after_no_smoke(("zork:0",), code)
+    registry.chips.cache_clear()
+    assert ("back to 1.0: accelctl backends rollback zork" in line) == told
+    assert store.versions("zork").smoke == ("failed" if told else "")
 
 
 # -- commands --

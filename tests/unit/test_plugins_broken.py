@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from accelctl.abi import compute, registry, trial
 from accelctl.abi.registry import IN_TREE, Chips
 from accelctl.errors import AbiError, AccelError
 from accelctl.exits import ExitCode
-from tests.abikit import Plugins, loads, plug
+from tests.abikit import HEAD, Plugins, loads, plug
 from tests.brokenkit import BROKEN, GOOD, HANGS, PRINTS, Broken, compiler, install, install_all, native, offering
 from tests.helpers import ROOT, run_cli
 
@@ -21,15 +23,16 @@ __all__ = ["plug"]  # a fixture
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plug-ins have a second."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Plug-ins have a second, until it is called: a good one has the time that it needs."""
     monkeypatch.setenv(trial.VARIABLE, "1")
+    return lambda: monkeypatch.delenv(trial.VARIABLE)
 
 
-def env(plug: Plugins, data: Path) -> dict[str, str | None]:
-    """Of a command with these plug-ins and no others."""
+def env(plug: Plugins, data: Path, seconds: str | None = None) -> dict[str, str | None]:
+    """Of a command with these plug-ins and no others; those that hang have a few seconds only."""
     path = os.pathsep.join((str(plug.folder), str(ROOT)))
-    return {"PYTHONPATH": path, "ACCELCTL_PLUGINS": None, trial.VARIABLE: "1", "XDG_DATA_HOME": str(data)}
+    return {"PYTHONPATH": path, "ACCELCTL_PLUGINS": None, trial.VARIABLE: seconds, "XDG_DATA_HOME": str(data)}
 
 
 def one_line(error: AccelError, name: str) -> str:
@@ -39,7 +42,7 @@ def one_line(error: AccelError, name: str) -> str:
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=[one.name for one in BROKEN])
-def test_each_is_refused_in_one_line_that_names_it(broken: Broken, plug: Plugins, quick: None) -> None:
+def test_each_is_refused_in_one_line_that_names_it(broken: Broken, plug: Plugins, quick: Callable[[], None]) -> None:
     install(plug, broken)
     plug(GOOD, names=("fine",), module="fine_chip", dist="fine-chip")
     chips = Chips()
@@ -57,19 +60,26 @@ def test_each_is_refused_in_one_line_that_names_it(broken: Broken, plug: Plugins
     assert broken.line in caught.value.message
     assert caught.value.exit_code == ExitCode.ABI
     assert not {name for name in set(sys.modules) - before if name.startswith(broken.name)}, "it came in here"
+    quick()
     assert chips.load("fine").manifest.name == "fine"
     assert chips.load("vgem").origin == "in-tree"
 
 
-def test_a_refusal_is_remembered_and_not_waited_for_again(plug: Plugins, quick: None) -> None:
+@pytest.mark.parametrize("asks", ["load", "ask", "manifest"])
+def test_a_refusal_is_remembered_and_not_waited_for_again(asks: str, plug: Plugins, quick: object) -> None:
     install(plug, next(one for one in BROKEN if one.name == "hangs"))
     chips, forks = Chips(), []
+    ways: dict[str, Callable[[str], object]] = {
+        "load": chips.load,
+        "ask": lambda name: chips.ask(name, lambda chip: chip.manifest.name),
+        "manifest": chips.manifest,
+    }
     real = os.fork
     try:
         os.fork = lambda: forks.append(1) or real()  # type: ignore[func-returns-value]
         for _ in range(3):
             with pytest.raises(AbiError, match="did not come back within 1 s"):
-                chips.load("hangs")
+                ways[asks]("hangs")
     finally:
         os.fork = real
     assert len(forks) == 1
@@ -119,6 +129,52 @@ def test_what_a_stranger_raises_is_words_here(plug: Plugins) -> None:
     assert "own_chip" not in sys.modules
 
 
+LEAVES = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(600)"])
+with open(os.environ["TOLD"], "a") as told:
+    told.write(f"{child.pid}\\n")
+"""
+
+
+def test_what_an_import_starts_ends_with_the_trial(
+    plug: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    plug(LEAVES + GOOD, names=("fine",), module="fine_chip", dist="fine-chip")
+    assert Chips().ask("fine", lambda chip: chip.manifest.name) == "fine"
+    (pid,) = map(int, (tmp_path / "told").read_text().split())
+    for _ in range(500):  # killed, and not ours to wait for: whoever takes it in does so in time
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.01)
+    pytest.fail(f"process {pid} of a plug-in runs on")
+
+
+ODD = """
+class Odd(Exception):
+    def __init__(self, *words): super().__init__(*words)
+    def __str__(self): raise Odd
+class Ours(AccelError):
+    def __init__(self): self.message = self; self.hint = self
+    def __str__(self): raise Odd
+"""
+
+
+@pytest.mark.parametrize("error", ["Odd", "Ours"])
+def test_no_exception_of_a_stranger_is_made_again_here(error: str, plug: Plugins) -> None:
+    head = "from accelctl.errors import AccelError" + ODD + HEAD
+    plug(offering("odd", head=head), names=("odd",), module="odd_chip", dist="odd-chip")
+
+    def question(chip: object) -> object:
+        raise getattr(sys.modules["odd_chip"], error)
+
+    with pytest.raises(AbiError, match="an exception that cannot be shown"):
+        Chips().ask("odd", question)
+    assert "odd_chip" not in sys.modules
+
+
 # -- all of them at once --
 
 
@@ -128,7 +184,7 @@ def crowd(plug: Plugins, tmp_path: Path) -> dict[str, str | None]:
     install_all(plug)
     plug(PRINTS + loads("print('banner at load')", "registry.register(manifest('prints'), memory=Memory())"),
          names=("prints",), module="prints_chip", dist="prints-chip")  # fmt: skip
-    return env(plug, tmp_path / "data")
+    return env(plug, tmp_path / "data", "1")
 
 
 def test_the_list_names_every_one_that_is_refused(crowd: dict[str, str | None]) -> None:
@@ -145,7 +201,6 @@ def test_the_list_names_every_one_that_is_refused(crowd: dict[str, str | None]) 
         if broken.name != "atuse":  # its devices are not asked for here
             assert broken.line in rows[broken.name]["problem"], broken.name
             assert any(broken.line in line for line in loaded["problems"])
-    assert rows["prints"]["features"] == ["memory"]
     assert rows["sim"]["tier"] == "simulated"
 
 
@@ -191,8 +246,9 @@ def test_what_a_plug_in_prints_is_not_in_our_documents(plug: Plugins, tmp_path: 
     assert done.stdout == '{"ours": 1}\n'
     for banner in ("banner at import", "banner of native code", "banner at load", "native banner", "banner at exit"):
         assert banner in done.stderr, banner
-    check = run_cli("backends", "show", "prints", "--json", env=env(plug, tmp_path), code=0)
-    assert json.loads(check.stdout)["name"] == "prints"
+    listed = json.loads(run_cli("backends", "list", "--load", "--json", env=env(plug, tmp_path), code=0).stdout)
+    (row,) = (one for one in listed["chips"] if one["name"] == "prints")
+    assert row["features"] == ["memory", "ops"]
 
 
 # -- symbols --

@@ -160,6 +160,107 @@ def test_check_says_what_differs(contract: str, site: Path, tmp_path: Path, monk
         assert "did not come back in 10 s" in first["detail"]
 
 
+NOT_OFFERED = "from accelctl.abi.lifecycle import NotOffered; raise NotOffered('not on this board')"
+FOREIGN = """
+
+class Odd(BaseException):
+    \"\"\"Made again in another process, it brings this module in.\"\"\"
+"""
+TELLS = "import os\nwith open(os.environ['TOLD'], 'a') as told: told.write(f'{os.getpid()}\\n')\n"
+
+
+def changed(site: Path, goal: Path, *changes: tuple[str, str, str]) -> Path:
+    """A copy of the distribution, in which these files have another text."""
+    shutil.copytree(site, goal)
+    for name, old, new in changes:
+        place = goal / "accelctl_zork" / name
+        text = place.read_text()
+        assert old in text
+        place.write_text(text.replace(old, new, 1))
+    return goal
+
+
+def test_a_chip_that_allocates_nothing_has_not_passed(site: Path, tmp_path: Path) -> None:
+    copy = changed(
+        site,
+        tmp_path / "site",
+        ("memory.py", "fd = self.calls.memfd", f"{NOT_OFFERED}\n        fd = self.calls.memfd"),
+        ("__init__.py", '{"memory", "queue", "ops", "telemetry", "user_va"}', '{"memory", "user_va"}'),
+        ("__init__.py", "queue=QUEUE, ops=OPS, telemetry=TELEMETRY", ""),
+    )
+    found = run(copy, "backends", "check", "zork", "--device", f"id={DEVICE}", code=ExitCode.NO_DEVICE)
+    (row,) = (one for one in found["contracts"] if one["name"] == "memory")
+    assert (found["result"], row["observed"], row["differs"]) == (
+        "not tried",
+        "not tried: nothing can be allocated here",
+        False,
+    )
+
+
+def test_a_gauge_that_says_nothing_differs(site: Path, tmp_path: Path) -> None:
+    copy = changed(site, tmp_path / "site", ("telemetry.py", "device = self._seat.device.id", "return"))
+    found = run(copy, "backends", "check", "zork", "--device", f"id={DEVICE}", code=ExitCode.FINDINGS)
+    (bad,) = (one for one in found["checks"] if one["result"] == "fail")
+    assert (bad["contract"], bad["name"]) == ("telemetry", "telemetry: says something")
+
+
+def test_nothing_of_it_comes_in_while_it_is_checked(site: Path, tmp_path: Path) -> None:
+    copy = changed(
+        site,
+        tmp_path / "site",
+        ("telemetry.py", "return ToyGauge(seat)", "raise Odd"),
+        ("telemetry.py", "\n\nclass ToyGauge", f"{FOREIGN}\n\nclass ToyGauge"),
+        ("__init__.py", "from __future__ import annotations\n", f"from __future__ import annotations\n{TELLS}"),
+    )
+    script = (
+        "import os, sys\nprint(os.getpid(), file=sys.stderr)\n"
+        "from accelctl.cli import main\nsys.exit(main(['backends', 'check', 'zork', '--json']))"
+    )
+    env = {"PYTHONPATH": f"{copy}:{ROOT}", "ACCELCTL_PLUGINS": None, "TOLD": str(tmp_path / "told")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(env), capture_output=True, text=True, check=False
+    )
+    (bad,) = (one for one in json.loads(done.stdout)["checks"] if one["result"] == "fail")
+    assert bad["detail"] == "its first check failed: Odd"
+    told = (tmp_path / "told").read_text().split()
+    assert len(told) >= 4
+    assert done.stderr.split()[0] not in told
+
+
+LOOKS = """
+import sys
+from accelctl.accept.bringup import subjects
+from accelctl.accept.bringup.step import Order
+from accelctl.hal.root import open_root
+from accelctl.stress import targets
+here = targets.find(open_root("/"), targets.Allowed())
+print([one.manifest.title for one in here.candidates if one.target.chip == "zork"])
+(found,) = subjects.chosen(Order(device=("id=mem:zero",)))
+print(found.memory, "|", found.ops)
+print(sorted(name for name in sys.modules if name.startswith("accelctl_zork")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ("import os; os._exit(3)", "loading it ended the process (exit status 3)"),
+        ("raise RuntimeError('no firmware')", "asked for its devices, it failed: RuntimeError: no firmware"),
+    ],
+)
+def test_bringup_and_stress_look_at_it_without_its_code(end: str, why: str, site: Path, tmp_path: Path) -> None:
+    text = (site / "accelctl_zork/compute.py").read_text()
+    head = next(line for line in text.splitlines() if "def devices(self)" in line)
+    copy = changed(site, tmp_path / "site", ("compute.py", head, f"{head}\n        {end}"))
+    env = environment({"PYTHONPATH": f"{copy}:{ROOT}", "ACCELCTL_PLUGINS": None})
+    done = subprocess.run([sys.executable, "-c", LOOKS], env=env, capture_output=True, text=True, check=True)
+    titles, reasons, modules = done.stdout.splitlines()
+    assert (titles, modules) == ("['Zork Z1']", "[]")
+    memory, _, ops = reasons.partition(" | ")
+    assert memory == ""
+    assert ops.endswith(why)
+
+
 def test_its_own_tests_pass(site: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(site.parent / "accelctl-zork/tests")],
@@ -185,7 +286,9 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
     assert (Path(folder) / "README.md").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["", "Zork", "zo-rk", "../x", "1zork", "a" * 33, "zork\n", "vgem", "sim"])
+@pytest.mark.parametrize(
+    "name", ["", "Zork", "zo-rk", "../x", "1zork", "a" * 33, "zork\n", "vgem", "sim", "pci", "drm", "id"]
+)
 def test_names_that_cannot_be(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         scaffold.new(name, str(tmp_path))

@@ -6,11 +6,11 @@ able to fork.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from accelctl.abi import compute, registry
+from accelctl.abi import compute, registry, trial
 from accelctl.abi.ops import Device as OpsDevice
 from accelctl.accept.bringup.step import Order
 from accelctl.errors import AccelError, NoDeviceError
@@ -28,6 +28,7 @@ NO_OPS, NO_MEMORY = "this chip offers no ops", "this chip offers no memory to al
 BY_LIBRARY = "its memory belongs to a library; stress drives devices of the kernel (accelctl stress --list)"
 PHYSICAL = ("physical", "vf", "partition")
 DEADLINE_S = 60.0
+"""For the machine; third parties' chips that hang have a deadline each."""
 
 
 def apart(work: Callable[[], T]) -> T:
@@ -36,7 +37,9 @@ def apart(work: Callable[[], T]) -> T:
     def child(watch: Watch) -> T:
         return work()
 
-    return run_watched(child, deadline_s=DEADLINE_S, max_restarts=0).value
+    strangers = sum(registry.row(name).foreign for name in registry.names())
+    total_s = DEADLINE_S + strangers * trial.deadline_s()
+    return run_watched(child, deadline_s=DEADLINE_S, max_restarts=0, total_s=total_s).value
 
 
 def chosen(order: Order) -> tuple[Subject, ...]:
@@ -75,20 +78,36 @@ def _computes(text: str) -> bool:
 
 def _computing(text: str, here: Found | None = None) -> Subject:
     found = compute.named(text)
-    manifest, target = found.chip.manifest, found.device.target
+    manifest, target = registry.manifest(found.name), found.device.target
     plain = Subject(
         text, found.device.title, manifest.name, target.simulated, NO_MEMORY, proven=manifest.proven, ops_device=text
     )
     if text == targets.SIMULATED:
         return replace(plain, memory="", memory_device=text)
-    if found.chip.memory is None:
+    plain = replace(plain, on=_behind(found.device, here) if here is not None else ())
+    if "memory" not in manifest.features:
         return plain
     for one in here.candidates if here is not None else ():
         if one.target.chip == target.chip and (
             one.device.id == text or (target.node and one.target.node == target.node)
         ):
-            return replace(plain, memory="", memory_device=one.device.id, left_alone=one.refusal, lift=one.lift)
+            return replace(plain, memory="", memory_device=one.device.id, on=(), left_alone=one.refusal, lift=one.lift)
     return replace(plain, memory=BY_LIBRARY)
+
+
+def _behind(one: OpsDevice, here: Found) -> tuple[str, ...]:
+    """The devices of the machine that a library's device can be: the one with its node, else every one there is. A
+    finding about a card must not be lost because the card was named as OpenCL names it."""
+    if one.target.simulated or not one.accelerator:
+        return ()
+    nodes = {path.removeprefix("/") for path in (one.target.node, *one.target.others) if path}
+    physical = [device for device in here.scan.devices.values() if device.kind in PHYSICAL]
+    same = [device for device in physical if nodes & _nodes(device)]
+    return tuple(device.id for device in same or physical)
+
+
+def _nodes(device: Device) -> set[str]:
+    return {str(one.value).removeprefix("/") for name, one in device.facts.items() if name.endswith("/path")}
 
 
 def candidate(subject: Subject, order: Order) -> Candidate:
@@ -142,7 +161,7 @@ def _subject(device: Device, one: Candidate | None) -> Subject:
         title,
         chip,
         one.target.simulated,
-        memory=NO_MEMORY if registry.load(one.target.chip).memory is None else "",
+        memory=NO_MEMORY if "memory" not in one.manifest.features else "",
         ops=why,
         ops_device=name,
         memory_device=one.device.id,
@@ -158,7 +177,7 @@ def _unloadable(chip: str) -> str:
     if chip not in registry.names():
         return f"accelctl has no back-end for {chip}"
     try:
-        registry.load(chip)
+        registry.manifest(chip)
     except AccelError as error:
         return error.message
     return NO_MEMORY
@@ -167,13 +186,13 @@ def _unloadable(chip: str) -> str:
 def _ops_of(chip: str, node: str, identity: str) -> tuple[str, str]:
     """(name of the device among those that compute, why there is none)."""
     try:
-        ops = registry.load(chip).ops if chip in registry.names() else None
-        devices: Iterable[OpsDevice] = ops.devices() if ops is not None else ()
+        offers = chip in registry.names() and "ops" in registry.manifest(chip).features
+        found = compute.devices(chip) if offers else []
     except AccelError as error:
         return "", error.message
-    for one in devices:
-        if one.target.id == identity or (node and one.target.node == node):
-            return one.target.id, ""
+    for target in (one.device.target for one in found):
+        if target.id == identity or (node and target.node == node):
+            return target.id, ""
     return "", NO_OPS
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from accelctl.accept.bench import compare
 from accelctl.accept.bench import store as reports
 from accelctl.accept.plugins import store
 from accelctl.errors import AccelError, UsageError
+from accelctl.hal import ownpython
 from accelctl.model.pluginreport import Canary, Trial
 from accelctl.model.stressreport import FAIL, PASS, SKIP
 
@@ -75,7 +75,7 @@ def _smoked(name: str, version: str, device: str, tick: Tick) -> tuple[Trial, di
 
 def _run(name: str, version: str, *words: str) -> tuple[int, str, str]:
     """One command of ours on that version. A child that does not end is a failure of that version."""
-    command = [sys.executable, "-m", "accelctl", "--no-config", *words]
+    command = ownpython.command("accelctl", ["--no-config", *words])
     env: Mapping[str, str] = {**os.environ, shelf.CHOICE: f"{name}={version}"}
     try:
         done = subprocess.run(

@@ -8,6 +8,7 @@ Guide). What needs building is for pip: `pip install --target DIR .`, then DIR.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import zipfile
@@ -25,6 +26,8 @@ from accelctl.model.toml import loads
 
 PREFIX = ".adding-"
 MOST_BYTES = 4 << 30
+_NAME = re.compile(r"([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]{0,98}[A-Za-z0-9])\Z")
+"""Of a distribution (Python Packaging User Guide: "Names and normalization"); it becomes part of a folder's name."""
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".venv", ".tox", ".mypy_cache", ".pytest_cache")
 
 
@@ -91,6 +94,8 @@ def _project(path: Path) -> Source:
     name, version = (project.get(key) for key in ("name", "version"))
     if not isinstance(entries, dict) or not entries or not all(isinstance(one, str) for one in entries.values()):
         raise UsageError(f"{place}: no entry point in the group {GROUP}")
+    if isinstance(name, str) and not _NAME.match(name):
+        raise UsageError(f"{place}: {name[:40]!r} is no name of a distribution")
     if not isinstance(name, str) or not isinstance(version, str):
         raise UsageError(
             f"{place}: [project] needs a name and a version here; for anything else: pip install --target DIR {path}"
@@ -144,6 +149,10 @@ def copy(source: Source, folder: Path, goal: Path) -> None:
         _no_links(half)
         _write_metadata(source, half)
         half.chmod(0o755)
+        _only_ours_to_write(half)
+        why = incomplete(source.chip, half)
+        if why:
+            raise UsageError(f"{source.name} {source.version}: {why}")
         half.rename(goal)
     except (OSError, shutil.Error) as error:
         raise UsageError(f"{goal}: cannot be written ({' '.join(str(error).split())[:160]})") from None
@@ -165,6 +174,23 @@ def _no_links(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_symlink():
             raise UsageError(f"{path.relative_to(folder)} is a symbolic link: a version holds its own files")
+
+
+def _only_ours_to_write(folder: Path) -> None:
+    """Neither its group nor others: root would not take it (abi.trust)."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
+
+
+def incomplete(name: str, path: Path) -> str:
+    """Why this folder is no version of that chip; empty: it is one."""
+    found = dists.find([str(path)], finders=False)
+    for value in (value for dist in found.dists for entry, value in dist.entries if entry == name):
+        top = value.partition(":")[0].strip().partition(".")[0]
+        if (path / top).is_dir() or (path / f"{top}.py").is_file():
+            return ""
+        return f"it is not whole: {top} is missing"
+    return "; ".join(found.problems) or f"it is not whole: no distribution in it has the chip {name}"
 
 
 def _write_metadata(source: Source, folder: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from accelctl.abi import registry, rooms, shelf
-from accelctl.abi.handshake import Chip
 from accelctl.abi.manifest import Manifest
 from accelctl.abi.registry import Row
 from accelctl.abi.rooms import Room
@@ -61,14 +60,7 @@ def _filled(row: ChipRow, said: dict[str, Any]) -> ChipRow:
 
 def manifest(name: str) -> dict[str, Any]:
     """What a chip says of itself; a third party's in a child process. AbiError where it is refused."""
-    if registry.row(name).foreign:
-        found: dict[str, Any] = registry.ask(name, _of_chip)
-        return found
     return _plain(registry.manifest(name))
-
-
-def _of_chip(chip: Chip) -> dict[str, Any]:
-    return _plain(chip.manifest)
 
 
 def _plain(said: Manifest) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from accelctl.abi import registry
 from accelctl.abi.manifest import NAME
 from accelctl.abi.version import ABI
 from accelctl.errors import UsageError
+from accelctl.probes.filters import KEYS, SCHEMES
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "scaffold"
 FILES = {
@@ -34,6 +35,8 @@ def new(name: str, at: str, title: str = "") -> tuple[str, list[str]]:
         )
     if name in registry.IN_TREE:
         raise UsageError(f"{name} is a chip of accelctl itself; its name cannot be used again")
+    if name in KEYS or name in SCHEMES:
+        raise UsageError(f"{name} means something else in --device; a chip cannot be called so")
     goal = Path(at) / f"accelctl-{name}"
     title = " ".join(title.split()) or name.replace("_", " ").capitalize()
     if not title.isprintable() or any(sign in title for sign in '"\\{}'):

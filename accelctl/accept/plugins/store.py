@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from accelctl.abi import dists, registry, shelf
+from accelctl.abi import compute, registry, shelf
 from accelctl.abi.manifest import NAME
 from accelctl.abi.registry import Chips
 from accelctl.abi.shelf import POINTER, SCHEMA, VERSION, Pointer
@@ -58,7 +59,7 @@ def _folder(name: str) -> Path:
 def names() -> list[str]:
     """Chips with versions."""
     try:
-        return sorted(path.name for path in shelf.root().iterdir() if NAME.match(path.name))
+        return sorted(path.name for path in shelf.root().iterdir() if NAME.match(path.name) and path.is_dir())
     except OSError:
         return []
 
@@ -70,18 +71,7 @@ def _there(folder: Path) -> list[Path]:
 
 
 def _row(name: str, path: Path, current: str, before: set[str]) -> VersionRow:
-    return VersionRow(path.name, str(path), path.name == current, path.name in before, _incomplete(name, path))
-
-
-def _incomplete(name: str, path: Path) -> str:
-    """Why this folder is no version of that chip; empty: it is one."""
-    found = dists.find([str(path)], finders=False)
-    for value in (value for dist in found.dists for entry, value in dist.entries if entry == name):
-        top = value.partition(":")[0].strip().partition(".")[0]
-        if (path / top).is_dir() or (path / f"{top}.py").is_file():
-            return ""
-        return f"it is not whole: {top} is missing"
-    return "; ".join(found.problems) or f"it is not whole: no distribution in it has the chip {name}"
+    return VersionRow(path.name, str(path), path.name == current, path.name in before, intake.incomplete(name, path))
 
 
 def add(place: str) -> tuple[str, VersionRow]:
@@ -118,12 +108,15 @@ def promote(name: str, version: str) -> Versions:
 def rollback(name: str) -> Versions:
     """Back to the version before. UsageError where there was none, or it is not there any more."""
     folder = _folder(name)
+    old = shelf.read_pointer(folder)
+    if old is None or not old.before:
+        raise UsageError(f"{name}: there is no version before {old.version if old else 'the first one'}")
+    version = old.before[-1]
+    _usable(name, folder, version)  # it may take long, and nobody has to wait for it
     with lockfile.locked(str(folder / POINTER)) as place:
-        old = shelf.read_pointer(folder)
-        if old is None or not old.before:
-            raise UsageError(f"{name}: there is no version before {old.version if old else 'the first one'}")
-        version = old.before[-1]
-        _usable(name, folder, version)
+        now = shelf.read_pointer(folder)
+        if now is None or (now.version, now.before) != (old.version, old.before):
+            raise AccelError(f"{name}: its pointer was moved meanwhile, and stays there", kind="busy")
         _write(place, Pointer(version, old.before[:-1], _now()))
     return versions(name)
 
@@ -133,7 +126,7 @@ def _usable(name: str, folder: Path, version: str) -> None:
     if not VERSION.match(version) or not path.is_dir():
         there = ", ".join(one.name for one in _there(folder)) or "none"
         raise UsageError(f"{name} {version[:40]} is not on the shelf (there: {there})")
-    why = _incomplete(name, path)
+    why = intake.incomplete(name, path)
     if why:
         raise UsageError(f"{name} {version}: {why}")
     loaded(name, version)
@@ -165,12 +158,26 @@ def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def after_smoke(device: str, exit_code: int) -> str:
-    """Told after each `smoke`: the first one of a promoted version that came to an answer is remembered. A line for
-    people where it failed, empty otherwise. Nothing is looked at for chips in the tree."""
+_ANSWERS = (ExitCode.OK, ExitCode.FINDINGS, ExitCode.ABI, ExitCode.TIMEOUT, ExitCode.UNUSABLE)
+"""How a `smoke` ends that says something of the version. The others: it was not there, or asked for wrongly."""
+
+
+def after_no_smoke(filters: Sequence[str], exit_code: int) -> str:
+    """As :func:`after_smoke`, for one that ended without a report."""
+    if exit_code not in _ANSWERS:
+        return ""
+    try:
+        device = compute.choose(list(filters)).device.target.id
+    except AccelError:  # it is refused before it says what is here
+        device = filters[0] if filters else ""
+    return after_smoke(device, exit_code, whole=False)
+
+
+def after_smoke(device: str, exit_code: int, *, whole: bool) -> str:
+    """Told after each `smoke` of the version in use: the first failure, or the first ``whole`` one that passed, is
+    remembered. A line for people where it failed, empty otherwise. Nothing is looked at for chips in the tree."""
     name, passed = device.partition(":")[0], exit_code == ExitCode.OK
-    answers = (ExitCode.OK, ExitCode.FINDINGS, ExitCode.TIMEOUT, ExitCode.UNUSABLE)
-    if name in registry.IN_TREE or not NAME.match(name) or exit_code not in answers:
+    if name in registry.IN_TREE or not NAME.match(name) or exit_code not in _ANSWERS or (passed and not whole):
         return ""
     folder = shelf.root() / name
     try:
