@@ -107,10 +107,12 @@ def _records(document: Any) -> Records:
         raise ValueError(f"schema is {schema!r}, not {SCHEMA!r}")
     record = _record if schema == SCHEMA else _older
     records = [record(_a(dict, one, "a capability")) for one in _a(list, found["capabilities"], "capabilities")]
-    keys = [one.key for one in records]
-    twice = next((one for one in records if keys.count(one.key) > 1), None) if len(set(keys)) < len(keys) else None
-    if twice is not None:
-        raise ValueError(f"{twice.kernel} ({twice.op}) on {twice.platform.device} is there twice")
+    seen: set[tuple[str, str, str, str]] = set()
+    for one in records:
+        key = one.key
+        if key in seen:
+            raise ValueError(f"{one.kernel} ({one.op}) on {one.platform.device} is there twice")
+        seen.add(key)
     return records
 
 

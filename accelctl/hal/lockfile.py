@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -90,16 +90,21 @@ def _take(fd: int, path: str, patience_s: float) -> None:
 
 
 def replaced(path: str, data: bytes) -> None:
-    """Write a file as a whole, under another name first. UsageError where that is impossible; what was there stays
-    then."""
+    """Write a file as a whole, under another name first. Who may read and write it stays as it was; a new one is its
+    owner's to write, as what others can write is not trusted later (distrusted), and others read it as the umask says.
+    UsageError where that is impossible; what was there stays then."""
     temporary = ""
     try:
-        fd, temporary = tempfile.mkstemp(prefix=".accelctl-", dir=os.path.dirname(path) or ".")
+        mode = _mode(path)
+        name = os.path.join(os.path.dirname(path), f".accelctl-{secrets.token_hex(8)}")
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644 if mode is None else mode)
+        temporary = name
         with open(fd, "wb") as file:
+            if mode is not None:
+                os.fchmod(fd, mode)
             file.write(data)
             file.flush()
             os.fsync(fd)
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):
@@ -107,6 +112,14 @@ def replaced(path: str, data: bytes) -> None:
         if not isinstance(error, OSError):
             raise
         raise UsageError(f"{path}: cannot be written ({_reason(error)})") from None
+
+
+def _mode(path: str) -> int | None:
+    """Of a file that is there."""
+    try:
+        return os.stat(path).st_mode & 0o777
+    except FileNotFoundError:
+        return None
 
 
 def _reason(error: Exception) -> str:

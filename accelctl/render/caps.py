@@ -8,13 +8,31 @@ from typing import Any
 from accelctl.abi.capability import LADDER, Capability
 from accelctl.abi.capabilityfile import SCHEMA
 from accelctl.accept.caps.diff import Delta
-from accelctl.accept.caps.verify import ABSENT, DIFFERS, HOLDS, REPLACED, STALE, Verification, Verified
+from accelctl.accept.caps.verify import (
+    ABSENT,
+    DIFFERS,
+    HOLDS,
+    REPLACED,
+    STALE,
+    UNPROVEN,
+    UNSEEN,
+    Verification,
+    Verified,
+)
 from accelctl.render import term
 from accelctl.render.document import dumps, headed
 from accelctl.render.layout import Line, Page, Span, clean
 from accelctl.render.units import counted
 
-_STYLE = {HOLDS: "ok", DIFFERS: "critical", STALE: "error", REPLACED: "dim", ABSENT: "dim"}
+_STYLE = {
+    HOLDS: "ok",
+    DIFFERS: "critical",
+    STALE: "error",
+    UNSEEN: "error",
+    UNPROVEN: "dim",
+    REPLACED: "dim",
+    ABSENT: "dim",
+}
 _HANG = 12
 _MARK = "SIMULATED"
 
@@ -110,7 +128,7 @@ def show_verified(found: Verification, *, as_json: bool) -> None:
         _verified(page, one)
     if found.rows:
         page.blank()
-    page.flow([], [[Span(_verdict(found), _STYLE[DIFFERS] if found.exit_code == 1 else "")]])
+    page.flow([], [[Span(_verdict(found), _STYLE[DIFFERS] if found.exit_code in (1, 7) else "")]])
     if any(one.state == STALE for one in found.rows):
         device = next(one.record.platform.device for one in found.rows if one.state == STALE)
         again = f"accelctl smoke --device {clean(device)} --save {found.path}"
@@ -120,8 +138,9 @@ def show_verified(found: Verification, *, as_json: bool) -> None:
 
 def _verified(page: Page, one: Verified) -> None:
     style = _STYLE[one.state]
-    glyph = {HOLDS: page.term.glyphs.ok, DIFFERS: page.term.glyphs.critical, STALE: page.term.glyphs.error}
-    head = f"{glyph.get(one.state, page.term.glyphs.bullet)} {one.state}"
+    glyphs = page.term.glyphs
+    glyph = {HOLDS: glyphs.ok, DIFFERS: glyphs.critical, STALE: glyphs.error, UNSEEN: glyphs.error}
+    head = f"{glyph.get(one.state, glyphs.bullet)} {one.state}"
     where = f"{clean(one.record.kernel)} ({one.record.op}) on {clean(one.record.platform.device)}"
     mark = f" {_MARK}" if one.record.simulated else ""
     detail = f": {clean(one.detail)}" if one.detail else ""
@@ -135,7 +154,15 @@ def _verdict(found: Verification) -> str:
     return f"{found.path}: {', '.join(parts) or 'no records'}{' (simulated ones among them)' if simulated else ''}"
 
 
-_COUNTED = ((HOLDS, "hold"), (DIFFERS, "differ"), (STALE, "stale"), (REPLACED, "replaced"), (ABSENT, "not here"))
+_COUNTED = (
+    (HOLDS, "hold"),
+    (DIFFERS, "differ"),
+    (STALE, "stale"),
+    (UNSEEN, "not looked at"),
+    (UNPROVEN, "unproven"),
+    (REPLACED, "replaced"),
+    (ABSENT, "not here"),
+)
 
 
 def show_diff(found: Sequence[Delta], a: str, b: str, *, as_json: bool) -> None:

@@ -9,14 +9,15 @@ translation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from threading import Lock
 from typing import NamedTuple
 
 from accelctl.abi.call import Call
 from accelctl.abi.capability import RUNGS, Capability
 from accelctl.abi.compute import Found
-from accelctl.abi.condition import ALWAYS, Check
+from accelctl.abi.condition import ALWAYS, Check, Conditions
 from accelctl.abi.ops import Template
 from accelctl.abi.platforms import offers_of, platform_of, templates_of
 from accelctl.errors import UsageError
@@ -31,22 +32,33 @@ REFUSES = "the kernel refuses the call"
 
 class Rule:
     """A special kernel, when it is taken, and how often that was so: reason -> translations, the empty one where it
-    was. ``never``: why it is not taken whatever the call; empty: the checks say it."""
+    was. ``said``: all of these hold where it is taken. ``never``: why it is not, whatever the call."""
 
-    __slots__ = ("checks", "counted", "never", "template")
+    __slots__ = ("_checks", "counted", "said", "template")
 
-    def __init__(self, template: Template, checks: tuple[Check, ...], never: str = "") -> None:
-        self.template, self.checks, self.never = template, checks, never
+    def __init__(self, template: Template, said: Sequence[Conditions] = (), never: str = "") -> None:
+        self.template, self.said = template, said
         self.counted: dict[str, int] = {}
+        self._checks = (lambda call: never,) if never else tuple(_asked(template, said))
 
     def failed(self, call: Call) -> str:
-        """Why it does not take this call, where it takes any; empty: it does."""
-        for check in self.checks:
+        """Why it does not take this call; empty: it does."""
+        for check in self._checks:
             words = check(call)
             if words:
                 return words
-        refuses = self.template.refuses
-        return REFUSES if refuses is not None and refuses(call) else ""
+        return ""
+
+
+def _asked(template: Template, said: Sequence[Conditions]) -> Iterator[Check]:
+    """Conditions first, then the kernel and its own table, of which is left out what the conditions say already."""
+    for one in said:
+        yield from one.checks
+    typed = any(one.dtypes and one.dtypes <= template.dtypes for one in said)
+    dense = template.strided or any(one.dense for one in said)
+    refuses = template.refuses if typed and dense else partial(refused_by, template)
+    if refuses is not None:
+        yield lambda call: REFUSES if refuses(call) else ""
 
 
 class Count(NamedTuple):
@@ -68,23 +80,32 @@ class Dispatch:
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self.rules = tuple(rules)
-        self._by_op: dict[str, list[Rule]] = {}
-        for rule in self.rules:
-            self._by_op.setdefault(rule.template.op, []).append(rule)
+        self._by_op: dict[str, tuple[Rule, tuple[Rule, ...]]] = {}
+        """The first one of an op, and the others."""
+        for op in {rule.template.op for rule in self.rules}:
+            first, *others = (rule for rule in self.rules if rule.template.op == op)
+            self._by_op[op] = first, tuple(others)
         self._lock = Lock()
 
     def judge(self, call: Call) -> Verdicts:
         """What each special kernel says to a call, up to the first that takes it; nothing is counted yet."""
-        rules = self._by_op.get(call.op.name)
-        if rules is None:
+        found = self._by_op.get(call.op.name)
+        if found is None:
             return NONE
-        rule = rules[0]
-        verdicts: Verdicts = ((rule, rule.never or rule.failed(call)),)
-        for rule in rules[1:] if len(rules) > 1 else ():
+        rule, others = found
+        verdicts: Verdicts = ((rule, rule.failed(call)),)
+        for rule in others:
             if not verdicts[-1][1]:
                 break
-            verdicts = (*verdicts, (rule, rule.never or rule.failed(call)))
+            verdicts = (*verdicts, (rule, rule.failed(call)))
         return verdicts
+
+    def why_not(self, template: Template, call: Call) -> str:
+        """Why a kernel may not run a call that somebody wants it for; empty: it may, or it is a general one."""
+        if not template.fallback:
+            return ""
+        rule = next((one for one in self.rules if one.template.kernel_id == template.kernel_id), None)
+        return NO_RECORD if rule is None else rule.failed(call)
 
     def count(self, verdicts: Verdicts) -> None:
         """The call that was judged is translated so."""
@@ -103,6 +124,16 @@ class Dispatch:
 def taken(verdicts: Verdicts) -> Template | None:
     """The special kernel that takes the call."""
     return verdicts[-1][0].template if verdicts and not verdicts[-1][1] else None
+
+
+def refused_by(template: Template, call: Call) -> str:
+    """Why a kernel cannot take a call; empty: it can."""
+    first = call.inputs[0]
+    if first is not None and first.dtype.name not in template.dtypes:
+        return f"it does not take {first.dtype.name}"
+    if not template.strided and not all(one.dense for one in call.tensors):
+        return "it takes dense operands only"
+    return template.refuses(call) if template.refuses is not None else ""
 
 
 def dispatch_of(
@@ -126,12 +157,12 @@ def dispatch_of(
 
 
 def _rule(found: Found, template: Template, known: Sequence[Capability], rung: str, off: bool) -> Rule:
-    own = template.conditions or ALWAYS
-    lacking = own.lacking(offers_of(found))
+    own, offers = template.conditions or ALWAYS, offers_of(found)
+    lacking = own.lacking(offers)
     if off or lacking:
         return Rule(template, (), OFF if off else lacking)
     if not RUNGS[rung]:
-        return Rule(template, own.checks)
+        return Rule(template, (own,))
     mine = [one for one in known if (one.kernel, one.op) == (template.name, template.op)]
     now = platform_of(found, template)
     fresh = next((one for one in mine if not one.stale(now)), None)
@@ -140,4 +171,4 @@ def _rule(found: Found, template: Template, known: Sequence[Capability], rung: s
     if not fresh.proves(RUNGS[rung]):
         return Rule(template, (), f"evidence only up to: {fresh.reached or 'nothing'}")
     said = fresh.preconditions
-    return Rule(template, said.checks if said == own else (*said.checks, *own.checks))
+    return Rule(template, (said,) if said == own else (said, own), said.lacking(offers))

@@ -76,6 +76,8 @@ class Ended(NamedTuple):
     text: str
     name: str
     placed: Key
+    uses: frozenset[Allocation]
+    """Without any of these it cannot be translated again: others may lie at their addresses."""
 
 
 class Lists:
@@ -156,7 +158,7 @@ class Lists:
         self.counts[f"ended:{reason}"] += 1
         placed = pinned.made.placed if reason in AGAIN else ()
         self._spare += sum(map(len, placed))
-        self._ended[pinned.number] = Ended(reason, text, pinned.name, placed)
+        self._ended[pinned.number] = Ended(reason, text, pinned.name, placed, pinned.uses if placed else frozenset())
         while len(self._ended) > _REMEMBERED or self._spare > self.most_bytes:
             self._forget(next(iter(self._ended)))
         close(pinned.made.recorded)
@@ -168,8 +170,13 @@ class Lists:
 
     def freed(self, allocation: Allocation) -> None:
         """Memory is about to go."""
+        text = f"tensor {allocation.number}, which it names, was freed"
         for one in [one for one in self._by_number.values() if allocation in one.uses]:
-            self.end(one, "memory", f"tensor {allocation.number}, which it names, was freed")
+            self.end(one, "memory", text)
+        for number, ended in list(self._ended.items()):
+            if allocation in ended.uses:
+                self._spare -= sum(map(len, ended.placed))
+                self._ended[number] = Ended("memory", text, ended.name, (), frozenset())
 
     def end_all(self, reason: str, text: str) -> None:
         """None is valid any more."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from accelctl.abi.opset import BY_CODE as OPS
 from accelctl.abi.schedule import Recorded
 from accelctl.errors import AccelError
 from accelctl.umd.lists import Ended, Key, Pinned, Translated
@@ -16,6 +15,7 @@ from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import Refusal, refusal_of
 from accelctl.umd.registrar import Registrar
 from accelctl.umd.session import Session
+from accelctl.umd.slots import place_results
 
 MOST_NAME = 80
 Launched = Callable[[Session, tuple[tuple[str, int], ...]], None]
@@ -41,7 +41,7 @@ class Press:
             found = session.lists.find(request.name, key)
             hit = found is not None
             if found is None:
-                found = session.lists.add(request.name, key, self._translated(session, key))
+                found = self._added(session, request.name, key)
             session.lists.counts["pinned"] += 1
             return _answer(found, hit)
 
@@ -74,8 +74,7 @@ class Press:
             raise Refusal("list_id", text, "invalid_state", hint)
         if not ended.placed:
             raise Refusal("list_id", f"{text}; its ops cannot be translated again", "invalid_state", "pin other ops")
-        made = self._translated(session, ended.placed)
-        return session.lists.add(ended.name, ended.placed, made, request.list_id)
+        return self._added(session, ended.name, ended.placed, request.list_id)
 
     def _lost(self, session: Session, refusal: Refusal) -> None:
         if session.line.ring.state == "lost":
@@ -92,23 +91,27 @@ class Press:
                 session.lists.end(found, "client", "it was unpinned")
         return pb.UnpinResponse()
 
-    def _translated(self, session: Session, key: Key) -> Translated:
-        """All ops, or none. ``session.lock`` is held. Refusal."""
+    def _added(self, session: Session, name: str, key: Key, number: int = 0) -> Pinned:
+        """A list of these ops, all or none. ``session.lock`` is held. Refusal; nothing stays allocated then."""
         made: list[Made] = []
-        placed: list[bytes] = []
-        answers: list[pb.OpResponse] = []
         try:
-            for at, one in enumerate(key):
-                made.append(self._op(session, at, one))
-                answers.append(pb.OpResponse.FromString(made[-1].kept.static))
-                del answers[-1].instructions[:]
-                placed.append(_placed(one, answers[-1]))
-            blobs = tuple(blob for one in made for blob in one.kept.blobs)
-            recorded = _recorded(session, blobs)
+            return session.lists.add(name, key, self._translated(session, key, made), number)
         except BaseException:
             for fresh in (allocation for one in made for allocation in one.fresh):
                 session.free(fresh.number)
             raise
+
+    def _translated(self, session: Session, key: Key, made: list[Made]) -> Translated:
+        """Of all ops, each of which is put into ``made`` as soon as it is. Refusal."""
+        placed: list[bytes] = []
+        answers: list[pb.OpResponse] = []
+        for at, one in enumerate(key):
+            made.append(self._op(session, at, one))
+            answers.append(pb.OpResponse.FromString(made[-1].kept.static))
+            del answers[-1].instructions[:]
+            placed.append(_placed(one, answers[-1]))
+        blobs = tuple(blob for one in made for blob in one.kept.blobs)
+        recorded = _recorded(session, blobs)
         used: dict[Allocation, None] = dict.fromkeys(used for one in made for used in one.kept.allocations)
         launches: Counter[str] = Counter()
         for each in made:
@@ -152,14 +155,7 @@ def _key(session: Session, ops: Sequence[pb.OpRequest]) -> Key:
 def _placed(raw: bytes, answer: pb.OpResponse) -> bytes:
     """An op whose results lie where they were put: translated again, they lie there again."""
     request = pb.OpRequest.FromString(raw)
-    table = OPS[request.op_type].outputs
-    said = [at < len(request.outputs) and bool(request.outputs[at].ByteSize()) for at in range(len(table))]
-    there = [one or not operand.optional for one, operand in zip(said, table, strict=True)]
-    for at, one in enumerate(there):  # what an op makes although nobody asked comes in the table's order
-        there[at] = one or sum(there) < len(answer.outputs)
-    described = iter(answer.outputs)
-    del request.outputs[:]
-    request.outputs.extend([next(described) if one else pb.TensorDesc() for one in there])
+    place_results(request, answer)
     return request.SerializeToString(deterministic=True)
 
 

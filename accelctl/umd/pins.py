@@ -18,6 +18,7 @@ from types import TracebackType
 from accelctl.abi.opset import Value
 from accelctl.umd.client import PER_OP_S, ClientSession, ServiceError, checked
 from accelctl.umd.proto import umd_pb2 as pb
+from accelctl.umd.slots import place_results
 
 
 class Pinned:
@@ -70,9 +71,7 @@ class Recording:
         given = {one.tensor_id for one in request.outputs}
         answer = self._session.translate(request)
         self._made += [one for one in answer.outputs if one.tensor_id and one.tensor_id not in given]
-        if len(answer.outputs) >= len(request.outputs):
-            del request.outputs[:]
-            request.outputs.extend(answer.outputs)
+        place_results(request, answer)
         self._requests.append(request)
         return answer.outputs
 

@@ -210,8 +210,8 @@ def _signals() -> Iterator[Asked]:
 
 
 def _wait(stop: Asked) -> None:
-    """Until it is asked for. In rounds: a signal that comes just before the wait begins does not end it, and its handler
-    runs only when Python does."""
+    """Until it is asked for. In rounds: a signal that comes just before the wait begins does not end it, and its
+    handler runs only when Python does."""
     while True:
         with suppress(Empty):
             stop.get(timeout=1.0)

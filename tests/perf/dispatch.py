@@ -16,8 +16,7 @@ from accelctl.abi.opset import OPS
 from accelctl.abi.platforms import platform_of, templates_of
 from accelctl.abi.tensors import FP32, tensor
 from accelctl.model.smokereport import Evidence
-from accelctl.umd.dispatch import Dispatch, Rule, dispatch_of
-from accelctl.umd.pipeline.infer import refused_by
+from accelctl.umd.dispatch import Dispatch, Rule, dispatch_of, refused_by
 from tests.perf.bench import Result
 
 ROUNDS, CALLS = 40, 500
@@ -60,7 +59,7 @@ def results() -> Iterable[Result]:
     """An op without special kernels, a call that one does not take, and one that it takes: of that, what is more than
     asking the general kernel, which is not asked then. What a kernel itself checks is left out of both."""
     (rule,) = _dispatch().rules
-    dispatch, x = Dispatch([Rule(rule.template._replace(refuses=None), rule.checks)]), tensor((64, 256), FP32)
+    dispatch, x = Dispatch([Rule(rule.template._replace(refuses=None), rule.said)]), tensor((64, 256), FP32)
     general = templates_of(compute.named("sim:0"))[rule.template.fallback]._replace(refuses=None)
     calls = {"no special kernel": Call(OPS["relu"], (x,), (x,), {}), "fallback": _matmul(16), "hit": _matmul(1)}
     for what, call in calls.items():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,26 @@ def test_one_kernel_on_one_platform_is_there_once(tmp_path: Path) -> None:
         read(str(tmp_path / "f"))
 
 
+def test_whether_one_is_there_twice_is_one_look_at_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many as a file may hold, a look at each pair would take minutes."""
+    document = whole()
+    (template,) = document["capabilities"]
+    document["capabilities"] = [{**template, "kernel": f"k{n}"} for n in (*range(200), 199)]
+    path = tmp_path / "f.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    looks: list[str] = []
+    key = Capability.key.fget  # type: ignore[attr-defined]
+
+    def looked(self: Capability) -> object:
+        looks.append(self.kernel)
+        return key(self)
+
+    monkeypatch.setattr(Capability, "key", property(looked))
+    with pytest.raises(UsageError, match=r"k199 .* is there twice"):
+        read(str(path))
+    assert len(looks) <= 201
+
+
 def test_a_folder_or_a_pipe_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read(str(tmp_path))
@@ -300,6 +321,26 @@ def test_what_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: py
         monkeypatch.undo()
         assert path.read_bytes() == before
         assert sorted(os.listdir(tmp_path)) == [".f.lock", "f"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o640])
+def test_a_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "f"
+    save(str(path), [])
+    path.chmod(mode)
+    save(str(path), [one()])
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077, 0])
+def test_a_new_file_is_read_as_the_umask_says_and_written_by_its_owner(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "f"
+    before = os.umask(umask)
+    try:
+        save(str(path), [one()])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644 & ~umask
 
 
 def test_a_link_stays_one_and_its_file_is_replaced(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from accelctl.accept.caps.check import GONE, Stale, stale
 from accelctl.accept.caps.choosing import EACH, call_of, cases_for
 from accelctl.accept.caps.diff import CHANGED, NEW, Change, Delta, diff
 from accelctl.accept.caps.diff import GONE as REMOVED
-from accelctl.accept.caps.verify import ABSENT, DIFFERS, HOLDS, REPLACED, STALE, verify
+from accelctl.accept.caps.verify import ABSENT, DIFFERS, HOLDS, REPLACED, STALE, UNPROVEN, UNSEEN, verify
 from accelctl.backends.sim.ops import contraction
-from accelctl.errors import NoDeviceError, UsageError
+from accelctl.errors import AccelError, NoDeviceError, UsageError
 from accelctl.model.smokereport import CaseRow, Evidence, KernelEvidence, SmokeReport
 from accelctl.smoke.cases import catalogue
 from tests.helpers import run_cli
@@ -138,6 +138,58 @@ def test_a_kernel_that_computes_something_else_now_differs(path: str, monkeypatc
 def test_a_rung_that_was_never_reached_is_not_asked_for_again(path: str) -> None:
     capabilityfile.save(path, [record("relu", "through the service")])
     assert verify(path, ["sim:0"], tick).exit_code == 0
+
+
+def test_a_record_that_shows_nothing_does_not_hold(path: str) -> None:
+    bare, top = record("relu", evidence=()), record("add", tuple(LADDER)[-1])
+    capabilityfile.save(path, [bare, top])
+    found = verify(path, (), tick)
+    assert {one.state for one in found.rows} == {UNPROVEN}
+    assert found.exit_code == 77
+    capabilityfile.save(path, [bare, record("matvec")])
+    assert verify(path, (), tick).exit_code == 0
+
+
+def smoked(*rows: CaseRow, **more: Any) -> SmokeReport:
+    rungs = tuple(Evidence(rung, "2026-03-01", {}) for rung in RUNGS)
+    evidence = (KernelEvidence("relu", "relu", rungs), KernelEvidence("add", "add", rungs))
+    facts = {"device": "sim:0", "chip": "sim", "target": "", "simulated": True, "seed": 0, "command": "x"}
+    return SmokeReport(**{**facts, "rows": rows, "evidence": evidence, **more})
+
+
+def fails(error: AccelError) -> Any:
+    def carry_out(*words: Any) -> SmokeReport:
+        raise error
+
+    return carry_out
+
+
+LOST = CaseRow("service/end", "service", "", "fail", "the service was killed")
+
+
+@pytest.mark.parametrize(
+    ("run", "relu"),
+    [
+        (fails(AccelError("no service came up")), (UNSEEN, "no service came up")),
+        (lambda *words: smoked(LOST), (UNSEEN, "service/end: the service was killed")),
+        (lambda *words: smoked(hang="add/fp32/x: it hangs"), (UNSEEN, "add/fp32/x: it hangs")),
+        (lambda *words: smoked(gone="nobody answers"), (UNSEEN, "nobody answers")),
+        (
+            lambda *words: smoked(CaseRow("relu/fp32/x", "relu", "fp32", "fail", "off by 3"), LOST),
+            (DIFFERS, "relu/fp32/x: off by 3"),
+        ),
+    ],
+)
+def test_a_run_that_fails_says_nothing_of_kernels(
+    path: str, monkeypatch: pytest.MonkeyPatch, run: Any, relu: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(verifying, "carry_out", run)
+    capabilityfile.save(path, [record("relu"), record("add")])
+    found = verify(path, (), tick)
+    states = {one.record.kernel: (one.state, one.detail) for one in found.rows}
+    assert states["relu"] == relu
+    assert states["add"][0] == UNSEEN
+    assert found.exit_code == (1 if relu[0] == DIFFERS else 7)
 
 
 def test_without_anything_to_look_at(path: str) -> None:

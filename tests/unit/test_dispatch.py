@@ -28,7 +28,8 @@ from accelctl.backends.sim.ops.kernels import TEMPLATES
 from accelctl.errors import AbiError, AccelError, UsageError
 from accelctl.model.smokereport import Evidence
 from accelctl.umd import metrics, serving
-from accelctl.umd.dispatch import FALLBACK, HIT, NO_RECORD, OFF, Count, Dispatch, Rule, dispatch_of
+from accelctl.umd.dispatch import FALLBACK, HIT, NO_RECORD, OFF, REFUSES, Count, Dispatch, Rule, dispatch_of
+from accelctl.umd.refusal import Refusal
 from tests.helpers import run_cli
 from tests.umdkit import Client, Kernels, chip_of, service_of
 
@@ -209,7 +210,7 @@ def test_a_stale_record_is_never_used_and_only_that_one() -> None:
 def test_of_several_special_kernels_the_first_that_takes_a_call_is_used() -> None:
     narrow, wide = (Conditions(dims={"M": (1, most)}) for most in (2, 8))
     first, second, third = (
-        Rule(MATVEC._replace(name=name), one.checks) for name, one in (("a", narrow), ("b", wide), ("c", ALWAYS))
+        Rule(MATVEC._replace(name=name), (one,)) for name, one in (("a", narrow), ("b", wide), ("c", ALWAYS))
     )
     dispatch = Dispatch([first, second, third])
     assert [chosen(dispatch, matmul((rows, 8), (8, 1))) for rows in (2, 4, 9)] == ["a", "b", "c"]
@@ -373,10 +374,60 @@ def test_a_rule_asks_the_kernel_itself_last() -> None:
         return "no"
 
     template = Template(9, "k", "matmul", frozenset({"fp32"}), lambda call: Launch(), refuses=refuses)
-    rule = Rule(template, Conditions(dims={"N": (1, 1)}).checks)
+    rule = Rule(template, (Conditions(dims={"N": (1, 1)}),))
     assert rule.failed(WIDE) == "N == 1"
     assert asked == []
     assert rule.failed(HERE) == "the kernel refuses the call"
+
+
+def test_what_the_table_of_a_kernel_says_holds_without_conditions_too() -> None:
+    template = MATVEC._replace(conditions=None, refuses=None, dtypes=frozenset({"fp32"}), strided=False)
+    rule = Rule(template)
+    assert rule.failed(HERE) == ""
+    assert rule.failed(matmul((4, 8), (8, 1), "fp16")) == REFUSES
+    a, b = HERE.inputs
+    assert a is not None
+    assert rule.failed(HERE._replace(inputs=(a._replace(strides=(16, 1)), b))) == REFUSES
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"needs": {"threads": 1 << 40}}, f"the device has threads >= {1 << 40}"),
+        ({"instructions": ("dot4",)}, "the device has dot4"),
+    ],
+)
+def test_a_record_can_need_more_of_the_device_than_the_kernel(more: dict[str, Any], reason: str) -> None:
+    assert MATVEC.conditions is not None
+    dispatch = dispatch_of(FOUND, [record(preconditions=replace(MATVEC.conditions, **more))])
+    assert chosen(dispatch, HERE) == ""
+    assert dispatch.counts()[0].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "said"),
+    [
+        ([], {}, NO_RECORD),
+        ([record(SERVICE[0])], {}, "evidence only up to: blob golden"),
+        ([], {"rung": "none", "off": ["matvec"]}, OFF),
+        ([record(preconditions=Conditions(dims={"M": (1, 3)}))], {}, "1 <= M <= 3"),
+    ],
+)
+def test_an_instruction_that_comes_back_is_decided_as_a_request_is(
+    records: list[Capability], options: dict[str, Any], said: str
+) -> None:
+    """Made while the kernel was used, handed over by a client that kept it."""
+    with client(record()) as one:
+        made = one.respond("matmul", [one.put(A), one.put(B)]).instructions
+        assert one.submit(made).fence
+        one.service.chip.dispatch = dispatch_of(FOUND, records, **options)
+        one.service.chip.changed("a test")
+        with pytest.raises(Refusal, match=f"kernel matvec: {said}") as caught:
+            one.submit(made)
+        assert caught.value.kind == "not_supported"
+        one.service.chip.dispatch = dispatch_of(FOUND, [record()])
+        one.service.chip.changed("a test")
+        assert one.submit(made).fence
 
 
 # -- serve

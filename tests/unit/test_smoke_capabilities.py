@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,47 @@ def test_a_kernel_that_fails_loses_what_it_had() -> None:
     assert [one.kernel for one in gathered(before, report(GOOD, BAD), FOUND)] == ["add"]
 
 
-@pytest.mark.parametrize("op", ["dispatch", "order", "evidence", "decode"])
-def test_nothing_is_taken_from_a_run_that_failed_as_a_whole(op: str) -> None:
-    before = [one(kernel="kept")]
-    assert gathered(before, report(GOOD, CaseRow(f"{op}/x", op, "", "fail", "")), FOUND) == before
+def names(records: list[Capability]) -> list[str]:
+    return [one.kernel for one in records]
 
 
-def test_nothing_is_taken_when_the_model_was_wrong() -> None:
+def test_a_kernel_that_passed_nothing_is_in_no_evidence_and_loses_its_record_too() -> None:
+    before = gathered([], report(GOOD), FOUND)
+    assert names(gathered(before, report(BAD, evidence=()), FOUND)) == ["add"]
+    others = (KernelEvidence("add", "add", ()),)
+    assert names(gathered(before, report(BAD, evidence=others), FOUND)) == ["add"]
+
+
+def test_a_failure_takes_the_record_of_each_kernel_that_ran_and_of_each_kernel_of_the_op() -> None:
+    before = gathered([], report(GOOD), FOUND)
+    ran = CaseRow("softmax/fp32/x", "softmax", "fp32", "fail", "", kernel="add, softmax")
+    assert names(gathered(before, report(ran), FOUND)) == ["relu"]
+    alone = CaseRow("evidence/relu", "evidence", "", "fail", "relu (relu): kernel alone: wrong")
+    assert names(gathered(before, report(alone, evidence=()), FOUND)) == ["add"]
+
+
+def test_records_of_other_platforms_stay_whatever_failed_here() -> None:
+    here = gathered([], report(GOOD), FOUND)[0]
+    renamed = replace(one(kernel="matvec"), platform=here.platform)  # of another op than the chip's kernel is
+    others = [one(), renamed, replace(here, platform=here.platform._replace(device="opencl:0"), recorded="")]
+    assert gathered([*others, here], report(BAD, evidence=()), FOUND) == others
+
+
+@pytest.mark.parametrize("op", ["dispatch", "order", "evidence", "service", "decode"])
+def test_a_run_that_failed_as_a_whole_adds_nothing_and_still_withdraws(op: str) -> None:
+    whole = CaseRow(f"{op}/x", op, "", "fail", "")
+    kept = [one(kernel="kept")]
+    assert gathered(kept, report(GOOD, whole), FOUND) == kept
+    before = gathered([], report(GOOD), FOUND)
+    assert gathered(before, report(GOOD, whole), FOUND) == before
+    assert names(gathered(before, report(BAD, whole), FOUND)) == ["add"]
+
+
+def test_a_model_that_was_wrong_adds_nothing_and_the_run_still_withdraws() -> None:
     wrong = DecodeRun("fp16", "fail", "", (5,), ((1,),), 0.5, (0.25,), {}, 9.0, 1.0)
     assert gathered([], report(GOOD, decode=(wrong,)), FOUND) == []
+    before = gathered([], report(GOOD), FOUND)
+    assert names(gathered(before, report(BAD, decode=(wrong,)), FOUND)) == ["add"]
 
 
 def test_a_device_that_is_elsewhere_has_no_fingerprint() -> None:

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accelctl.abi.opset import OPS
+from accelctl.abi.tensors import FP32
 from accelctl.backends.sim.memory import MEMORY
 from accelctl.backends.sim.schedule import SCHEDULE
 from accelctl.umd.chip import Chip
 from accelctl.umd.client import Client as GrpcClient
-from accelctl.umd.client import ServiceError, SessionGone
+from accelctl.umd.client import ServiceError, SessionGone, desc
 from accelctl.umd.metrics import Metrics, text
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import Refusal
@@ -301,6 +302,23 @@ def test_a_recording(grpc_client: GrpcClient) -> None:
         pinned.close()
         pinned.close()
         assert {"pinned_lists", "schedule"} <= grpc_client.features()
+
+
+@pytest.mark.parametrize("described", [[False, False], [True, False], [True], []])
+def test_a_recording_gives_the_tensors_that_its_list_writes(grpc_client: GrpcClient, described: list[bool]) -> None:
+    """The second result of this op is optional, and left out."""
+    with grpc_client.session() as session:
+        x, scale = session.alloc((2, 8), "fp32"), session.alloc((8,), "fp32")
+        session.write(x, np.full((2, 8), 3, np.float32).tobytes())
+        session.write(scale, np.ones(8, np.float32).tobytes())
+        with session.record() as recording:
+            outputs = [desc((2, 8), FP32) if one else None for one in described]
+            (y,) = recording.op("rmsnorm", [x, scale], outputs, {"epsilon": 1e-5})
+        assert recording.pinned.outputs[0][0].tensor_id == y.tensor_id
+        assert session.wait(recording.pinned.replay())
+        assert np.allclose(np.frombuffer(session.read(y), np.float32), 1)
+        (level,) = grpc_client.telemetry().sessions
+        assert level.tensors == 3
 
 
 def test_a_recording_that_fails_leaves_nothing(grpc_client: GrpcClient) -> None:

@@ -16,9 +16,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accelctl.abi.opset import OPS
 from accelctl.backends.sim.schedule import SCHEDULE
 from accelctl.umd.chip import Off
 from accelctl.umd.lists import REASONS, difference
+from accelctl.umd.pipeline import route as routing
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import Refusal
 from tests.helpers import ROOT
@@ -93,6 +95,23 @@ def test_what_was_translated_before_a_switch_does_not_come_back(client: Lists) -
     client.session.chip.switch(Off())
     assert not client.translate(op).cache_hit
     assert client.submit(kept.instructions).fence
+
+
+def test_what_was_found_before_a_switch_is_not_kept_after_it(client: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The switch comes between finding a way and keeping it."""
+    chip, find = client.session.chip, routing._find
+
+    def slow(op: Any, of: Any) -> Any:
+        found = find(op, of)
+        chip.switch(Off(ops={"relu": "a test"}))
+        return found
+
+    monkeypatch.setattr(routing, "_find", slow)
+    assert routing.route(OPS["relu"], chip).templates
+    monkeypatch.undo()
+    assert "relu" not in chip.routes
+    with pytest.raises(Refusal, match="relu is switched off"):
+        routing.route(OPS["relu"], chip)
 
 
 def test_a_kernel_that_is_off_leaves_the_call_to_the_next(client: Lists) -> None:
@@ -218,6 +237,36 @@ def test_bytes_are_bounded_and_counted() -> None:
         for one in list(lists._by_number.values()):
             lists.end(one, "client", "")
         assert (lists.size, len(lists), len(lists._by_key), len(lists._by_name)) == (0, 0, 0, 0)
+
+
+def test_a_list_that_has_no_room_leaves_no_results() -> None:
+    with listing(SCHEDULE, QUICK._replace(list_bytes=1024)) as client:
+        x = client.alloc([64])
+        with pytest.raises(Refusal, match="all lists of a session have room for 1024"):
+            client.pin([client.request("relu", [x])] * 10)
+        assert client.session.tensors == 1
+
+
+@pytest.mark.parametrize("reason", ["room", "kernels"])
+def test_an_ended_list_is_not_translated_again_onto_memory_that_was_freed(reason: str) -> None:
+    """By address it would be found: another tensor lies there now."""
+    with listing(SCHEDULE, QUICK._replace(lists=1)) as client:
+        x, y, out = client.put(np.array([1, 2], np.float32)), client.alloc([2]), client.alloc([2])
+        place = pb.TensorDesc(shape=x.shape, data_type=x.data_type, device_addr=x.device_addr)
+        number = client.pin([client.request("relu", [place], outputs=[out])]).list_id
+        if reason == "room":
+            client.pin([client.request("relu", [y], outputs=[y])])
+        else:
+            client.session.chip.changed("a test")
+        assert client.ended(number)[0] == reason
+        spare = client.session.lists._spare
+        client.free(x.tensor_id)
+        other = client.put(np.array([9, 9], np.float32))
+        assert other.device_addr == x.device_addr
+        with pytest.raises(Refusal, match=f"memory: tensor {x.tensor_id}, which it names, was freed; its ops cannot"):
+            client.replay(number, retranslate=True)
+        assert client.ended(number)[0] == "memory"
+        assert client.session.lists._spare < spare
 
 
 def test_what_is_remembered_of_ended_lists_is_bounded(client: Lists, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from accelctl.smoke.run import Request, Tick, carry_out
 
 HOLDS, DIFFERS, STALE, REPLACED, ABSENT = "holds", "differs", "stale", "replaced", "absent"
 """Shown again; not so; of another platform; likewise, but there is a newer record; its device is not here."""
+UNPROVEN, UNSEEN = "unproven", "unseen"
+"""It has no evidence that could be shown again; the run failed before it came to that."""
 _AGAIN = tuple(LADDER)[:3]
 """The rungs that are climbed again; the others take the whole of smoke."""
 
@@ -40,10 +42,12 @@ class Verification(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """1: something does not hold; 77: nothing could be looked at."""
+        """1: something does not hold; 7: a run failed, so nobody knows; 77: there was nothing to look at."""
         states = {one.state for one in self.rows}
         if states & {DIFFERS, STALE}:
             return int(ExitCode.FINDINGS)
+        if UNSEEN in states:
+            return int(ExitCode.UNUSABLE)
         return int(ExitCode.OK if HOLDS in states else ExitCode.SKIPPED)
 
 
@@ -80,10 +84,9 @@ def _of_device(records: Sequence[Capability], found: Found, tick: Tick) -> list[
         if why:
             rows.append(Verified(one, REPLACED if (one.kernel, one.op) in replaced else STALE, why))
         elif isinstance(report, SmokeReport):
-            said = difference(one, report)
-            rows.append(Verified(one, DIFFERS if said else HOLDS, said))
+            rows.append(Verified(one, *judged(one, report)))
         else:
-            rows.append(Verified(one, DIFFERS, report or ""))
+            rows.append(Verified(one, UNSEEN, report or ""))
     return rows
 
 
@@ -101,25 +104,31 @@ def _again(fresh: Sequence[Capability], found: Found, tick: Tick) -> SmokeReport
         return error.message
 
 
-def difference(record: Capability, report: SmokeReport) -> str:
-    """What of a record was not so in a run; empty: all was."""
-    bad = next((row for row in report.rows if row.result == FAIL and _concerns(row.id, row.kernel, record)), None)
-    if bad is not None:
-        return f"{bad.id}: {bad.detail}"
-    if report.hang or report.gone:
-        return report.hang or report.gone
+def judged(record: Capability, report: SmokeReport) -> tuple[str, str]:
+    """What a run says of a record, and why: its state."""
+    wrong = [row for row in report.rows if row.result == FAIL]
+    for row in wrong:
+        if _concerns(row.id, row.kernel, record):
+            return DIFFERS, f"{row.id}: {row.detail}"
+    ended = report.hang or report.gone or next((f"{row.id}: {row.detail}" for row in wrong if row.op == "service"), "")
+    if ended:
+        return UNSEEN, ended
+    asked = [one.rung for one in record.evidence if one.rung in _AGAIN]
+    if not asked:
+        return UNPROVEN, f"no evidence of: {', '.join(_AGAIN)}"
     climbed: Iterable[str] = ()
     for one in report.evidence:
         if (one.kernel, one.op) == (record.kernel, record.op):
             climbed = [rung.rung for rung in one.rungs]
-    missing = [one.rung for one in record.evidence if one.rung in _AGAIN and one.rung not in climbed]
-    return f"not shown again: {', '.join(missing)}" if missing else ""
+    missing = [rung for rung in asked if rung not in climbed]
+    return (DIFFERS, f"not shown again: {', '.join(missing)}") if missing else (HOLDS, "")
 
 
 def _concerns(case: str, kernels: str, record: Capability) -> bool:
-    """Whether a failure says something about a kernel: it ran, its own evidence is wrong, or nothing can be trusted."""
+    """Whether a failure says something about a kernel: it ran, its own evidence is wrong, or no result can be
+    trusted."""
     kind, _, what = case.partition("/")
-    if kind in ("dispatch", "service", "order"):
+    if kind in ("dispatch", "order"):
         return True
     if kind == "evidence":
         return what == record.kernel

@@ -17,8 +17,9 @@ from accelctl.abi.opset import OPS, Operand
 from accelctl.abi.tensors import Tensor, span
 from accelctl.errors import UsageError
 from accelctl.umd.chip import Chip
+from accelctl.umd.dispatch import refused_by
 from accelctl.umd.memory import Allocation
-from accelctl.umd.pipeline.infer import launch_of, outputs_of, refused_by
+from accelctl.umd.pipeline.infer import launch_of, outputs_of
 from accelctl.umd.pipeline.lower import is_mixed
 from accelctl.umd.pipeline.route import route
 from accelctl.umd.pipeline.run import IN_PLACE, overlap
@@ -81,6 +82,7 @@ def _possible(chip: Chip, template: Template, call: Call, found: Instruction, fi
         if one is not None and 0 not in one.shape:
             own_elements(one.shape, one.strides, field)
     why = refused_by(template, call) or ("operands of several types" if is_mixed(ask) else "")
+    why = why or chip.dispatch.why_not(template, call)
     if why:
         raise Refusal(field, f"kernel {template.name}: {why}", "not_supported")
     if launch_of(template, call) != found.launch:

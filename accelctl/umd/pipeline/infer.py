@@ -10,7 +10,7 @@ from accelctl.abi.launch import Launch
 from accelctl.abi.ops import Template
 from accelctl.abi.tensors import Tensor, show, span
 from accelctl.errors import AccelError, UsageError
-from accelctl.umd.dispatch import taken
+from accelctl.umd.dispatch import refused_by, taken
 from accelctl.umd.pipeline.lower import Form, Node, Recipe, form_of
 from accelctl.umd.pipeline.route import Route
 from accelctl.umd.pipeline.validate import OUTPUTS
@@ -115,16 +115,6 @@ def _pick(templates: Sequence[Template], node: Node, reasons: dict[str, None]) -
 
 def _chosen(template: Template, node: Node) -> Chosen:
     return Chosen(node, template, launch_of(template, node.call))
-
-
-def refused_by(template: Template, call: Call) -> str:
-    """Why a kernel cannot take a call; empty: it can."""
-    first = call.inputs[0]
-    if first is not None and first.dtype.name not in template.dtypes:
-        return f"it does not take {first.dtype.name}"
-    if not template.strided and not all(one.dense for one in call.tensors):
-        return "it takes dense operands only"
-    return template.refuses(call) if template.refuses is not None else ""
 
 
 def launch_of(template: Template, call: Call) -> Launch:

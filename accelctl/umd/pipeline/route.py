@@ -27,7 +27,11 @@ def route(op: Op, chip: Chip) -> Route:
     """The way for an op. Refusal where the chip has no kernel for it."""
     found = chip.routes.get(op.name)
     if found is None:
-        found = chip.routes[op.name] = _find(op, chip)
+        age = chip.age
+        found = _find(op, chip)
+        with chip.lock:
+            if chip.age == age:  # otherwise it may be of before a switch, and is good for this once
+                chip.routes[op.name] = found
     return found
 
 
