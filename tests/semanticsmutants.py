@@ -250,7 +250,7 @@ class CapturedPageable(Runtime):
 class LostWork(Runtime):
     """Destroying a stream drops what is in it."""
 
-    def destroy_stream(self, stream: Any) -> None:
+    def destroy_stream(self, stream: Any, timeout_s: float | None = None) -> None:
         live = self.live_stream(stream)
         live._pending.clear()
         live._flying.clear()

@@ -17,6 +17,15 @@ def main(wire: Wire, arguments: Sequence[str]) -> None:
     if what == "refuses":
         wire.send({"error": ("no_device", "it is not here", "look elsewhere")})
         wire.receive()
+    if ids == ["leave"]:
+        if what == "cries":
+            raise ValueError("why it ended")
+        return
+    if len(ids) == 1 and what == "lost":
+        wire.send({"error": ("device_lost", "it fell off the bus", "")})
+        wire.receive()
+    if len(ids) == 1 and what == "late":
+        threading.Event().wait()
     wire.send({"capabilities": {"peer": "absent"}, "simulated": True, "proven": "simulated"})
     for one in ids:
         if one == at and what == "dies":

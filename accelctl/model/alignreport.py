@@ -46,6 +46,8 @@ class AlignReport:
     """One of the two is."""
     seed: int
     rows: tuple[AlignRow, ...] = ()
+    hang: str = ""
+    """The first op that did not come back; empty: all did. Its sample ends there."""
 
     @property
     def drift(self) -> AlignRow | None:
@@ -69,5 +71,7 @@ class AlignReport:
 
     @property
     def exit_code(self) -> int:
-        """0: no op drifts; 1: one does; 77: nothing could be compared."""
+        """0: no op drifts; 1: one does; 6: one did not come back; 77: nothing could be compared."""
+        if self.hang:
+            return int(ExitCode.TIMEOUT)
         return int({FAILED: ExitCode.FINDINGS, NOTHING: ExitCode.SKIPPED}.get(self.verdict, ExitCode.OK))

@@ -146,8 +146,11 @@ def _align_row(page: Page, row: AlignRow) -> None:
 def _align_verdict(report: AlignReport) -> str:
     drift = report.drift
     where = f"{report.device}, {report.other}: {report.verdict}"
+    hang = f"; it hangs: {report.hang}" if report.hang else ""
+    if drift is not None and drift.tolerance:
+        return f"{where}: the first op that drifts is {drift.name}: {drift.detail} (allowed: {drift.tolerance}){hang}"
     if drift is not None:
-        return f"{where}: the first op that drifts is {drift.name}: {drift.detail} (allowed: {drift.tolerance})"
+        return f"{where}: {drift.name}: {drift.detail}{hang}"
     counts = report.counts
     skipped = f", {counts[SKIP]} not supported" if counts[SKIP] else ""
     return f"{where}: {counted(counts[PASS], 'op')} in step{skipped}"
@@ -166,6 +169,7 @@ def align_document(report: AlignReport) -> dict[str, Any]:
         seed=report.seed,
         counts=report.counts,
         drift=_plain(drift) if drift is not None else None,
+        hang=report.hang or None,
         ops=[_plain(row) for row in report.rows],
     )
 

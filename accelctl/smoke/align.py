@@ -3,13 +3,16 @@
 Both get the same operands for every op: those that the first device computed. So an error is found where it is made,
 and not where it has grown large. Either may be off its right result by as much as the op's rule allows, so twice that
 lies between two right ones. Where they differ, the float64 reference says which of them is wrong.
+
+A process does it, which has both devices open: one that does not come back, or dies, costs the rest of its sample, and
+another process goes on with the next one.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,16 +21,20 @@ from accelctl.abi.opset import OPS, Attr, Value
 from accelctl.abi.runtime import Arg, Operand, Runtime
 from accelctl.abi.tensors import DTYPES
 from accelctl.errors import AccelError, UsageError
+from accelctl.hal.worker import Gone, Wire, Worker
 from accelctl.model.alignreport import AlignReport, AlignRow
 from accelctl.model.stressreport import FAIL, PASS, SKIP
 from accelctl.smoke.cases import Trial
 from accelctl.smoke.compare import Result, compare
 from accelctl.smoke.numbers import NUMPY, Array, name_of, wide
 from accelctl.smoke.samples import SAMPLES, Sample, Step
-from accelctl.smoke.semantics import environment
+from accelctl.smoke.semantics import environment, opened
 from accelctl.smoke.tolerance import Rule
 
-WAIT_S = 60.0
+WAIT_S, DEADLINE_S = 60.0, 180.0
+"""For the work of one op on one device; for both of them, and all that one does around it."""
+HUNG, DIED = "hung", "died"
+_MODULE = "accelctl.smoke.align"
 Tick = Callable[[str, int, int], None]
 Results = Mapping[str, Array]
 
@@ -36,11 +43,108 @@ def run(first: str, second: str, tick: Tick = lambda name, number, count: None, 
     """Both devices, as ``chip:which``. NoDeviceError where one is not here; UsageError for a device with itself."""
     if first == second:
         raise UsageError(f"--align {first}: a device agrees with itself", "name another one: accelctl smoke --list")
-    with ExitStack() as held:
-        pair = [held.enter_context(Lab(name)) for name in (first, second)]
-        rows = tuple(_rows(pair[0], pair[1], seed, tick))
-        simulated = any(one.simulated for one in pair)
-    return AlignReport(device=first, other=second, simulated=simulated, seed=seed, rows=rows)
+    runner, at = _Runner(first, second, seed, tick), 0
+    while at < len(SAMPLES):
+        at = runner.samples(at)
+    rows, hang = tuple(runner.rows), runner.hang
+    return AlignReport(device=first, other=second, simulated=runner.simulated, seed=seed, rows=rows, hang=hang)
+
+
+class Seen(NamedTuple):
+    """One op. ``over``: HUNG or DIED, where the process is of no more use."""
+
+    row: AlignRow
+    over: str = ""
+
+
+class _Runner:
+    """Processes, one after the other."""
+
+    def __init__(self, first: str, second: str, seed: int, tick: Tick) -> None:
+        self._words, self._tick = [first, second, str(seed)], tick
+        self.rows: list[AlignRow] = []
+        self.simulated = False
+        self.hang = ""
+
+    def samples(self, at: int) -> int:
+        """What one process comes to, from one sample on; the sample that is next. An AccelError where not even the
+        first one could open both devices."""
+        worker = Worker(_MODULE, [*self._words, str(at)])
+        try:
+            try:
+                self.simulated = opened(worker, " and ".join(self._words[:2]))["simulated"]
+            except AccelError as error:
+                if not self.rows:
+                    raise
+                row = _row(at, 0, f"its process could not use the devices: {error.message}")
+                self._note(Seen(row, HUNG if error.kind == "timeout" else DIED))
+                return len(SAMPLES)
+            for number in range(at, len(SAMPLES)):
+                if not self._sample(worker, number):
+                    return number + 1
+            return len(SAMPLES)
+        finally:
+            worker.end()
+
+    def _sample(self, worker: Worker, number: int) -> bool:
+        """Whether the process can go on."""
+        for index, step in enumerate(SAMPLES[number].steps):
+            self._tick(f"{SAMPLES[number].name}: {step.op}", len(self.rows), _TOTAL)
+            seen = self._one(worker, number, index)
+            self._note(seen)
+            if seen.over:
+                return False
+        return True
+
+    def _one(self, worker: Worker, number: int, index: int) -> Seen:
+        try:
+            said = worker.hear(DEADLINE_S)
+        except Gone as gone:
+            return Seen(_row(number, index, f"its process died: {gone}"), DIED)
+        return Seen(_row(number, index, f"no answer after {DEADLINE_S:g} s"), HUNG) if said is None else _heard(said)
+
+    def _note(self, seen: Seen) -> None:
+        self.rows.append(seen.row)
+        if seen.over == HUNG:
+            self.hang = self.hang or seen.row.name
+
+
+_TOTAL = sum(len(sample.steps) for sample in SAMPLES)
+
+
+def _row(number: int, index: int, detail: str) -> AlignRow:
+    """Of an op that nothing is known of."""
+    sample = SAMPLES[number]
+    return AlignRow(_before(number) + index, sample.name, sample.steps[index].op, "", FAIL, detail)
+
+
+def _before(number: int) -> int:
+    """Ops of the samples before one."""
+    return sum(len(sample.steps) for sample in SAMPLES[:number])
+
+
+def _heard(said: Sequence[Any]) -> Seen:
+    values, over = said
+    row = AlignRow(*values)
+    return Seen(row._replace(first=tuple(row.first) if row.first is not None else None), over)
+
+
+def main(wire: Wire, arguments: Sequence[str]) -> None:
+    """The process: open both, say so, compute. What hangs is not asked to give anything back."""
+    first, second, seed, at = arguments
+    try:
+        pair = Lab(first).open(), Lab(second).open()
+    except AccelError as error:
+        wire.send({"error": (error.kind, error.message, error.hint)})
+        wire.receive()
+        return
+    wire.send({"simulated": any(one.simulated for one in pair)})
+    for seen in beside(*pair, int(seed), int(at)):
+        wire.send(seen)
+        if seen.over:
+            wire.receive()
+    for one in pair:
+        one.close()
 
 
 class Lab:
@@ -51,20 +155,23 @@ class Lab:
         self.name, self.simulated = name, found.device.target.simulated
         self._runtime = Runtime(found.chip, (found.device.target,), environment(found.chip.manifest.name))
 
-    def __enter__(self) -> Lab:
+    def open(self) -> Lab:
+        """Before anything is computed."""
         self._runtime.init()
         self._runtime.set_device(0)
         return self
 
-    def __exit__(self, *rest: object) -> None:
+    def close(self) -> None:
+        """Give everything back."""
         self._runtime.fini()
 
     def compute(self, trial: Trial) -> dict[str, Array]:
-        """Results by name. not_supported where no kernel takes it."""
+        """Results by name. not_supported where no kernel takes it; after a timeout nothing is given back, since the
+        work may go on."""
         runtime, op = self._runtime, OPS[trial.case.op]
         inputs = [trial.inputs[one.name].value for one in op.inputs if one.name in trial.inputs]
         outputs = {one.name: trial.outputs[one.name] for one in op.outputs if one.name in trial.outputs}
-        places = []
+        places, hung = [], False
         stream = runtime.create_stream()
         try:
             for array in inputs:
@@ -85,10 +192,14 @@ class Lab:
                 runtime.memcpy(raw, place, out.nbytes)
                 found[name] = np.frombuffer(bytes(raw), NUMPY[out.dtype]).reshape(out.shape)
             return found
+        except AccelError as error:
+            hung = error.kind == "timeout"
+            raise
         finally:
-            runtime.destroy_stream(stream)
-            for place in places:
-                runtime.free(place)
+            if not hung:
+                runtime.destroy_stream(stream, WAIT_S)
+                for place in places:
+                    runtime.free(place)
 
 
 def _arg(attr: Attr, value: Value) -> Arg:
@@ -100,22 +211,23 @@ def _arg(attr: Attr, value: Value) -> Arg:
     return Arg({"int": "i64", "float": "f64", "bool": "i8"}[attr.kind], value)
 
 
-def _rows(first: Lab, second: Lab, seed: int, tick: Tick) -> Iterator[AlignRow]:
-    """One for each op. A sample ends where its next operands do not exist."""
-    total, index = sum(len(sample.steps) for sample in SAMPLES), 0
-    for sample in SAMPLES:
+def beside(first: Lab, second: Lab, seed: int, at: int = 0) -> Iterator[Seen]:
+    """Each op, from one sample on, until one hangs."""
+    index = _before(at)
+    for sample in SAMPLES[at:]:
         values = dict(sample.start(np.random.default_rng([seed, len(sample.name)])))
         for step in sample.steps:
-            tick(f"{sample.name}: {step.op}", index, total)
-            row, results = _step(first, second, index, sample, step, values, seed)
-            yield row
+            seen, results = _step(first, second, index, sample, step, values, seed)
+            yield seen
+            if seen.over:
+                return
             index += 1
             values |= {step.outputs[name]: array for name, array in results.items() if name in step.outputs}
 
 
 def _step(
     first: Lab, second: Lab, index: int, sample: Sample, step: Step, values: Mapping[str, Array], seed: int
-) -> tuple[AlignRow, Results]:
+) -> tuple[Seen, Results]:
     """Its row, and what the first device computed; what the reference computed where it did not."""
     trial = step.trial(f"align/{sample.name}/{index}", values, seed)
     row = AlignRow(index, sample.name, step.op, trial.case.dtype, SKIP, "")
@@ -126,8 +238,9 @@ def _step(
             both.append(lab.compute(trial))
         except AccelError as error:
             result = SKIP if error.kind == "not_supported" else FAIL
-            return row._replace(result=result, detail=f"{lab.name}: {error.message}"), right
-    return _compared(row, trial, both[0], both[1], (first.name, second.name)), both[0]
+            over = HUNG if error.kind == "timeout" else ""
+            return Seen(row._replace(result=result, detail=f"{lab.name}: {error.message}"), over), right
+    return Seen(_compared(row, trial, both[0], both[1], (first.name, second.name))), both[0]
 
 
 def _stored(trial: Trial, name: str) -> Array:

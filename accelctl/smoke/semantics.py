@@ -89,10 +89,13 @@ def _chip(device: str) -> str:
 
 
 class _Runner:
-    """Workers, one after the other."""
+    """Workers, one after the other. Where the first does not start there is nothing to report; a later one that does
+    not costs the assertions that it was for."""
 
     def __init__(self, device: str, facts: dict[str, Any], deadline_s: float) -> None:
         self._device, self._facts, self._deadline_s = device, facts, deadline_s
+        self._lost: AccelError | None = None
+        """The device was not open in time: nobody else tries."""
         self.hang = ""
 
     def everything(self, chosen: Sequence[Assertion], tick: Callable[[str], None]) -> Iterator[SemanticsRow]:
@@ -110,9 +113,16 @@ class _Runner:
 
     def _worker(self, left: Sequence[Assertion], tick: Callable[[str], None]) -> Iterator[SemanticsRow]:
         """What one worker comes to: at least one row."""
+        if self._lost is not None:
+            yield from self._failed(left, self._lost)
+            return
         worker = Worker(_MODULE, [self._device, *(one.id for one in left)])
         try:
-            self._ready(worker)
+            try:
+                self._facts.update(opened(worker, self._device))
+            except AccelError as error:
+                yield from self._failed(left, error)
+                return
             for one in left:
                 tick(one.id)
                 row = self._one(worker, one)
@@ -122,18 +132,16 @@ class _Runner:
         finally:
             worker.end()
 
-    def _ready(self, worker: Worker) -> None:
-        """The worker has opened the device. What keeps it from that ends the run."""
-        try:
-            said = worker.hear(START_S)
-        except Gone as gone:
-            raise AccelError(f"{self._device}: a process for it does not start: {gone}", kind="internal") from gone
-        if said is None:
-            raise AccelError(f"{self._device}: it was not open after {START_S:g} s", kind="timeout")
-        if "error" in said:
-            kind, message, hint = said["error"]
-            raise AccelError(message, hint, kind=kind)
-        self._facts.update(said)
+    def _failed(self, left: Sequence[Assertion], error: AccelError) -> Iterator[SemanticsRow]:
+        """Rows of a worker that does not start."""
+        if not self._facts:
+            raise error
+        if error.kind == "timeout":
+            self._lost, self.hang = error, self.hang or left[0].id
+        for one in left:
+            yield SemanticsRow(
+                one.id, one.intent, one.what, FAIL, f"its process could not use the device: {error.message}"
+            )
 
     def _one(self, worker: Worker, one: Assertion) -> tuple[SemanticsRow, bool]:
         """Its row, and whether the worker is of no more use."""
@@ -148,6 +156,20 @@ class _Runner:
             return row._replace(detail=f"no answer after {self._deadline_s:g} s", seconds=self._deadline_s), True
         result, detail = said
         return row._replace(result=result, detail=detail, seconds=round(time.monotonic() - start, 4)), False
+
+
+def opened(worker: Worker, device: str) -> Mapping[str, Any]:
+    """What a worker says once it has opened what it was told to. What kept it from that is raised here."""
+    try:
+        said: Mapping[str, Any] | None = worker.hear(START_S)
+    except Gone as gone:
+        raise AccelError(f"{device}: a process for it does not start: {gone}", kind="internal") from gone
+    if said is None:
+        raise AccelError(f"{device}: it was not open after {START_S:g} s", kind="timeout")
+    if "error" in said:
+        kind, message, hint = said["error"]
+        raise AccelError(message, hint, kind=kind)
+    return said
 
 
 # -- the worker's side --
@@ -170,7 +192,7 @@ def together(found: Found) -> tuple[Target, ...]:
     return mine.target, *[one.target for one in others if one.accelerator and mine.accelerator][:1]
 
 
-def place(device: str, leave: Callable[[], int | None] | None = None) -> Place:
+def place(device: str, leave: Callable[[], str] | None = None) -> Place:
     """Where assertions run on a device. NoDeviceError."""
     found = compute.named(device)
     own = getattr(found.chip.ops, "group", None) is not None
@@ -221,10 +243,14 @@ def _work(here: Place) -> None:
     runtime.memset_async(memory, 1, 1 << 20, stream)
 
 
-def _left(device: str) -> int | None:
-    """How a process ends that does so."""
+def _left(device: str) -> str:
+    """How a process ends that does so, if not well."""
     worker = Worker(_MODULE, [device, _LEAVE])
+    status: int | None = None
     try:
-        return worker.wait(LEAVE_S)
+        status = worker.wait(LEAVE_S)
     finally:
-        worker.end()
+        words = worker.end()
+    if status is None:
+        return f"it did not end within {LEAVE_S:g} s"
+    return words if status else ""

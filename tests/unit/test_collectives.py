@@ -24,6 +24,7 @@ from accelctl.abi.semantics import ASSERTIONS, carry_out
 from accelctl.errors import AccelError
 from accelctl.smoke import semantics
 from accelctl.smoke.collectives import group
+from tests.alignworker import Stuck, stuck
 
 TYPES: dict[str, Any] = {"int32": np.int32, "int8": np.int8, "uint8": np.uint8, "fp32": np.float32}
 
@@ -102,6 +103,24 @@ def test_a_rank_that_fails_is_communication_for_the_others() -> None:
     found = made.run([good, bad, good], 30.0)
     assert [each.kind for each in found] == ["communication", "invalid_argument", "communication"]
     assert max(each.seconds for each in found) < 20.0
+    made.close()
+
+
+def test_a_device_that_does_not_come_back_keeps_nobody(monkeypatch: Any) -> None:
+    """The work of rank 1 never gets done."""
+    monkeypatch.setattr("accelctl.abi.runtime.collectives._GRACE_S", 0.5)
+    made = group("sim:0", 3)
+    runtime = made._runtime  # type: ignore[attr-defined]
+    inner = runtime.create_stream
+    runtime.create_stream = lambda: stuck(runtime) if runtime.get_device() == 1 else inner()
+    one = Collective(ALL_REDUCE, bytes(16), 4, "int32")
+    found = made.run([one] * 3, 0.3)
+    assert {each.kind for each in found} <= {"timeout", "communication"}
+    assert found[1].kind == "timeout"
+    assert {each.kind for each in made.run([one] * 3, 0.3)} <= {"timeout", "communication"}
+    (left,) = (one for one in runtime._devices[1].streams if isinstance(one.ring, Stuck))
+    assert len(runtime._devices[1].live) == 4  # nothing that its work may use is freed
+    left.ring = left.ring.inner
     made.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 from accelctl.abi.runtime import FLAGS
 from accelctl.abi.semantics import ASSERTIONS, carry_out
 from accelctl.abi.semantics.suite import OWN_PROCESS
+from accelctl.backends.sim.memory import SimSession
 from accelctl.errors import NoDeviceError, UsageError
 from accelctl.hal.reader import run_watched
 from accelctl.hal.worker import Worker
@@ -93,11 +94,80 @@ def test_a_runtime_that_is_broken_for_good_is_noticed(mutant: Any, identity: str
     assert check.result == "fail", check
 
 
-@pytest.mark.parametrize(("leaves", "why"), [(-6, "exit status: -6"), (None, "did not end")])
-def test_a_process_that_ends_badly_is_noticed(leaves: int | None, why: str) -> None:
-    check = carry_out(ASSERTIONS["init_fini/3"], PLACE._replace(leave=lambda: leaves))
+def test_a_process_that_ends_badly_is_noticed() -> None:
+    check = carry_out(ASSERTIONS["init_fini/3"], PLACE._replace(leave=lambda: "killed by SIGABRT: free(): why"))
+    assert (check.result, check.detail) == ("fail", "the process: killed by SIGABRT: free(): why")
+
+
+def test_what_a_process_said_last_is_passed_on(monkeypatch: Any) -> None:
+    monkeypatch.setattr(semantics, "_MODULE", "tests.semanticsworker")
+    assert semantics._left("sim:well") == ""
+    assert semantics._left("sim:cries") == "exit status 1: ValueError: why it ended"
+    monkeypatch.setattr(semantics, "LEAVE_S", 0.0)
+    assert semantics._left("sim:well") == "it did not end within 0 s"
+
+
+def _with_templates(change: Any) -> Any:
+    """The simulated chip with other kernels."""
+    ops = PLACE.chip.ops
+
+    class Changed:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ops, name)
+
+        def templates(self) -> Any:
+            return [one for one in map(change, ops.templates()) if one is not None]  # type: ignore[union-attr]
+
+    return PLACE._replace(chip=PLACE.chip._replace(ops=Changed()))
+
+
+def test_a_chip_without_an_op_skips_what_needs_it() -> None:
+    place = _with_templates(lambda one: None if one.op == "add" else one)
+    check = carry_out(ASSERTIONS["memcpy_sync/3"], place)
+    assert (check.result, check.detail) == ("skip", "no kernel of add takes int32")
+    assert carry_out(ASSERTIONS["memcpy_async_pinned/2"], place).result == "pass"
+
+
+@pytest.mark.parametrize("identity", ["memcpy_sync/1", "memcpy_async_pinned/2", "stream_destroy/1"])
+def test_copies_that_do_not_work_are_no_skip(identity: str) -> None:
+    place = _with_templates(lambda one: one._replace(refuses=lambda made: "not today") if one.op == "copy" else one)
+    check = carry_out(ASSERTIONS[identity], place)
     assert check.result == "fail"
-    assert why in check.detail
+    assert "not today" in check.detail
+
+
+TELLS = [*(f"{name}/{n}" for name in ("malloc", "mem_info", "free") for n in (1, 2)), "error_sticky/3"]
+TELLS += ["alloc_alignment_granularity/2", "malloc_zero/1", "mem_pool/1"]
+
+
+@pytest.mark.parametrize(
+    ("free", "counters", "skipped"),
+    [
+        ("free", True, set()),
+        ("free", False, {"free/1", "malloc_zero/1", "mem_pool/1"}),
+        ("total", True, {"mem_info/2", "alloc_alignment_granularity/2"}),
+        ("nothing", True, {"mem_info/1", "mem_info/2", "alloc_alignment_granularity/2"}),
+        (
+            "total",
+            False,
+            {"mem_info/2", "alloc_alignment_granularity/2", "free/1", "free/2", "malloc_zero/1", "mem_pool/1"},
+        ),
+    ],
+)
+def test_what_nothing_tells_is_skipped(free: str, counters: bool, skipped: set[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("accelctl.abi.semantics.memory._CYCLES", 20)
+    if free == "total":
+        monkeypatch.setattr(SimSession, "memory_info", lambda self: (-1, self.options.vram_bytes))
+    if free == "nothing":
+        monkeypatch.delattr(SimSession, "memory_info")
+    if not counters:
+        monkeypatch.setattr(SimSession, "counters", lambda self: ())
+    found = {one: carry_out(ASSERTIONS[one], PLACE) for one in TELLS}
+    assert {one: check for one, check in found.items() if check.result == "fail"} == {}
+    assert {one for one, check in found.items() if check.result == "skip"} == skipped
+    runtime = semantics._begun(PLACE)
+    assert runtime.capabilities()["memory_info"] == {"free": "native", "total": "emulated", "nothing": "absent"}[free]
+    runtime.fini()
 
 
 IDS = [one.id for one in ASSERTIONS.values()]
@@ -116,6 +186,18 @@ def test_what_ends_a_process_costs_one_assertion(what: str, words: str, at: str,
     assert len(found.rows) == 7
     assert found.hang == (at if what == "hangs" else "")
     assert found.exit_code == (6 if what == "hangs" else 1)
+
+
+@pytest.mark.parametrize(("what", "words"), [("lost", "it fell off the bus"), ("late", "it was not open after 3 s")])
+def test_a_later_process_that_does_not_start_costs_its_assertions(what: str, words: str, monkeypatch: Any) -> None:
+    """The first one runs all that go together; each of error_sticky has one of its own."""
+    if what == "late":
+        monkeypatch.setattr(semantics, "START_S", 3.0)
+    monkeypatch.setattr(semantics, "_MODULE", "tests.semanticsworker")
+    found = semantics.run(f"sim:{what}", intents=("malloc", "error_sticky"))
+    assert [row.result for row in found.rows] == [*["pass"] * 3, *["fail"] * 3]
+    assert all(words in row.detail for row in found.rows[3:])
+    assert (found.hang, found.exit_code) == (("error_sticky/1", 6) if what == "late" else ("", 1))
 
 
 def test_poisoning_assertions_have_a_process_each(monkeypatch: Any) -> None:

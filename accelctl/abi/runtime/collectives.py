@@ -22,11 +22,13 @@ from accelctl.abi.runtime.launching import Operand
 from accelctl.abi.runtime.pointer import Pointer
 from accelctl.abi.runtime.runtime import Runtime
 from accelctl.abi.runtime.stream import Stream
+from accelctl.abi.runtime.streams import READY
 from accelctl.abi.tensors import DTYPES
 from accelctl.errors import AccelError
 
 ALL_REDUCE, ALL_GATHER, BROADCAST = NAMES = ("all_reduce", "all_gather", "broadcast")
 REDUCTIONS = ("sum", "max", "min")
+_GRACE_S = 5.0
 
 
 class Collective(NamedTuple):
@@ -117,7 +119,7 @@ class Communicator:
     def call(self, rank: int, what: Collective, send: Pointer, receive: Pointer, stream: Stream) -> None:
         """Behind the work of the stream; the result is there when this returns. invalid_argument where the ranks do
         not call the same."""
-        self._runtime.sync(stream)
+        self._runtime.sync(stream, self._limit_s)
         said = self._meeting.meet(rank, (what.header, send), self._limit_s)
         if any(header != what.header for header, _ in said.values()):
             self._meeting.give_up("its ranks called different things")
@@ -166,7 +168,7 @@ class Communicator:
                     self._move(receive + start * width, found, length * width)
             self._meeting.meet(rank, (), self._limit_s)
         finally:
-            self._runtime.free(own)
+            self._give_back(own, stream)
 
     def _summed(self, what: Collective, sends: Sequence[Pointer], own: Pointer, count: int, stream: Stream) -> None:
         size = count * DTYPES[what.dtype].itemsize
@@ -185,7 +187,12 @@ class Communicator:
                 self._move(other, send, size)
                 self._add(what.dtype, own, other, count, stream)
         finally:
-            self._runtime.free(other)
+            self._give_back(other, stream)
+
+    def _give_back(self, place: Pointer, stream: Stream) -> None:
+        """Unless work that does not end may use it still."""
+        if self._runtime.query(stream) == READY:
+            self._runtime.free(place)
 
     def _adds(self, dtype: str) -> bool:
         table = self._runtime.device().ops.templates()
@@ -198,7 +205,7 @@ class Communicator:
         args = [pointer(own), pointer(other), pointer(own), Arg("f64", 1.0)]
         shape = self._runtime.launch_shape(kernel, args)
         self._runtime.launch(kernel, shape.grid, shape.block, args, 0, stream)
-        self._runtime.sync(stream)
+        self._runtime.sync(stream, self._limit_s)
 
 
 _STEPS: dict[str, Callable[[Communicator, int, Collective, Sequence[Pointer], Pointer, Stream], None]] = {
@@ -249,7 +256,12 @@ class PortableGroup:
         """See Group."""
         shared = self._communicator = self._communicator or Communicator(self._runtime, self._ranks, limit_s)
         shared._limit_s = limit_s
-        found = [Outcome("communication", message="it did not call")] * self._ranks
+        found = [
+            Outcome("communication", message="it did not call")
+            if one is None
+            else Outcome("timeout", message="it hangs")
+            for one in calls
+        ]
         threads = [
             threading.Thread(target=self._one, args=(rank, one, shared, found), daemon=True)
             for rank, one in enumerate(calls)
@@ -257,9 +269,12 @@ class PortableGroup:
         ]
         for thread in threads:
             thread.start()
+        end = time.monotonic() + 2 * limit_s + _GRACE_S
         for thread in threads:
-            thread.join()
-        return found
+            thread.join(max(0.0, end - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):  # it may not end for ever: the device does not come back
+            shared._meeting.give_up("a rank did not come back")
+        return list(found)
 
     def _one(self, rank: int, call: Collective, shared: Communicator, found: list[Outcome]) -> None:
         start = time.monotonic()
@@ -288,8 +303,8 @@ class PortableGroup:
             runtime.memcpy(result, receive, whole)
             return bytes(result)
         finally:
-            with suppress(AccelError):
-                runtime.destroy_stream(stream)
+            with suppress(AccelError):  # work that does not end may use its memory still
+                runtime.destroy_stream(stream, shared._limit_s)
                 runtime.free(receive)
                 runtime.free(None if call.in_place else send)
 

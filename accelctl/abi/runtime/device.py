@@ -10,7 +10,7 @@ from contextlib import suppress
 from accelctl.abi.handshake import Chip
 from accelctl.abi.lifecycle import Block, Env, Lifecycle, Session, Target
 from accelctl.abi.ops import Ops
-from accelctl.abi.runtime.failure import fail, of_os
+from accelctl.abi.runtime.failure import fail, of_os, of_stage
 from accelctl.abi.runtime.pointer import ALIGNMENT, Allocation, Pointer
 from accelctl.abi.runtime.stream import Stream
 from accelctl.errors import AccelError
@@ -35,6 +35,7 @@ class Device:
         assert chip.memory is not None
         self.session: Session = chip.memory.open(target, env)
         self.life = self._lifecycle()
+        self._info: Callable[[], tuple[int, int]] | None = getattr(self.session, "memory_info", None)
         self.clock: Callable[[], float] = getattr(self.session, "clock", time.monotonic)
         """Seconds. A simulated chip has a time of its own."""
         self.live: dict[int, Allocation] = {}
@@ -61,6 +62,13 @@ class Device:
         return self.life.sync is None
 
     @property
+    def tells(self) -> str:
+        """What the driver says of its memory: how much is free (and of how much), the total alone, or nothing."""
+        if self._info is None:
+            return "nothing"
+        return "total" if self._info()[0] < 0 else "free"
+
+    @property
     def granularity(self) -> int:
         """Bytes in which memory is taken."""
         return self.life.sizes.granule
@@ -75,7 +83,7 @@ class Device:
                 stage.acquire(block)
             except (OSError, AccelError) as error:
                 self._back(block)
-                raise of_os(error, f"{size} bytes") if isinstance(error, OSError) else error from error
+                raise of_stage(error, f"{size} bytes") from error
             block.held.append(stage)
         self.held += block.size
         return block
@@ -96,7 +104,7 @@ class Device:
 
     def allocate(self, size: int, space: str) -> Pointer:
         """Memory of that many bytes; out_of_memory."""
-        if getattr(self.session, "memory_info", None) is not None:  # else the driver says how much is too much
+        if self.tells != "nothing":  # else the driver says how much is too much
             free, total = self.memory_info()
             if size > total or size > free:
                 raise fail("out_of_memory", f"{size} bytes asked for, {free} of {total} are free")
@@ -136,10 +144,9 @@ class Device:
 
     def memory_info(self) -> tuple[int, int]:
         """(free, total) bytes; where the driver tells only the total, free is what this runtime does not hold."""
-        asked = getattr(self.session, "memory_info", None)
-        if asked is None:
+        if self._info is None:
             raise fail("not_supported", f"{self.session.target.id} does not say how much memory it has")
-        free, total = asked()
+        free, total = self._info()
         return (max(0, total - self.held) if free < 0 else free), total
 
     # -- the CPU's side --

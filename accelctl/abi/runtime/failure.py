@@ -27,6 +27,10 @@ class NoKernel(AccelError):
 
     default_kind = "not_supported"
 
+    def __init__(self, op: str, message: str) -> None:
+        super().__init__(message)
+        self.op = op
+
 
 def fail(kind: str, message: str) -> AccelError:
     """A failure of that kind."""
@@ -38,7 +42,14 @@ def fault_kind(reason: str) -> str:
     return "illegal_access" if _PLACES.search(reason) else "launch_failure"
 
 
+def of_stage(error: OSError | AccelError, what: str) -> AccelError:
+    """What a stage of a lifecycle could not get. Device addresses are memory to whoever asked for some."""
+    if isinstance(error, OSError):
+        return of_os(error, what)
+    return fail("out_of_memory", error.message) if error.kind == "out_of_address_space" else error
+
+
 def of_os(error: OSError, what: str) -> AccelError:
-    """What a stage of a lifecycle could not get."""
+    """What a driver refused."""
     kind = "out_of_memory" if error.errno in _NO_ROOM else "os_error"
     return fail(kind, f"{what}: {error.strerror or error}")

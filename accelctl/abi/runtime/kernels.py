@@ -1,6 +1,7 @@
 """Instructions that the runtime makes itself: copies, fills, and whatever op it is told.
 
-A chip has one kernel for certain, ``copy``. With a stride of 0 it fills, and over whole words it is quicker.
+A chip has one kernel for certain, ``copy`` (``CERTAIN``). With a stride of 0 it fills, and over
+whole words it is quicker.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from accelctl.abi.opset import OPS, Value
 from accelctl.abi.runtime.failure import NoKernel, fail
 from accelctl.abi.tensors import INT32, UINT8, DType, Tensor, tensor
 
+CERTAIN = "copy"
 WORD = 4
 """Bytes of the element type for whole words."""
 
@@ -32,7 +34,7 @@ def choose(ops: Ops, made: Call) -> Template:
         if not reason:
             return template
         why = f"{template.name}: {reason}"
-    raise NoKernel(why)
+    raise NoKernel(made.op.name, why)
 
 
 def instruction(template: Template, made: Call, launch: Launch | None = None) -> bytes:
@@ -63,7 +65,7 @@ def computed(
 def _moved(ops: Ops, to: int, source: int, count: int, dtype: DType, step: int) -> bytes:
     """``step`` 1: copies; 0: repeats one element."""
     x, y = tensor((count,), dtype, source, (step,)), tensor((count,), dtype, to)
-    return computed(ops, "copy", (x,), (y,))
+    return computed(ops, CERTAIN, (x,), (y,))
 
 
 def copies(ops: Ops, to: int, source: int, size: int) -> list[bytes]:

@@ -14,7 +14,8 @@ from accelctl.abi.runtime.launching import LaunchCalls
 from accelctl.abi.runtime.pointer import Pointer
 
 NATIVE, EMULATED, ABSENT = "native", "emulated", "absent"
-FLAGS = ("peer", "mem_pool_native", "managed", "ipc", "graph", "collectives", "timing")
+FLAGS = ("peer", "mem_pool_native", "managed", "ipc", "graph", "collectives", "timing", "memory_info")
+_TOLD = {"free": NATIVE, "total": EMULATED, "nothing": ABSENT}
 
 
 class Runtime(LaunchCalls):
@@ -33,6 +34,7 @@ class Runtime(LaunchCalls):
             "graph": EMULATED,
             "collectives": NATIVE if group is not None else EMULATED,
             "timing": NATIVE if device.own.passes_at is not None else EMULATED,
+            "memory_info": _TOLD[device.tells],
         }
 
     @runtime_call

@@ -21,11 +21,11 @@ class StreamCalls(CaptureCalls):
             return self.device().stream()
 
     @runtime_call
-    def destroy_stream(self, stream: Stream | None) -> None:
-        """Work in it is done first."""
+    def destroy_stream(self, stream: Stream | None, timeout_s: float | None = None) -> None:
+        """Work in it is done first. timeout leaves the stream as it is."""
         live = self.live_stream(stream)
         self.outside_capture("destroying a stream")
-        self.wait_for(live, live.last, None)
+        self.wait_for(live, live.last, timeout_s)
         with self._lock:
             self._devices[live.device].streams.remove(live)
             live.close()

@@ -6,7 +6,18 @@ import threading
 from collections.abc import Callable
 
 from accelctl.abi.runtime import Runtime
-from accelctl.abi.semantics.suite import Bench, asserts, download, holds, pattern, refused, same, whole
+from accelctl.abi.semantics.suite import (
+    Bench,
+    asserts,
+    download,
+    holds,
+    pattern,
+    refused,
+    same,
+    tells_free,
+    told,
+    whole,
+)
 from accelctl.abi.testbench import Wrong
 from accelctl.errors import AccelError
 from accelctl.hal.reader import run_watched
@@ -118,14 +129,14 @@ def _threads_errors(b: Bench) -> None:
 
 @asserts("mem_info", 1, "free and total make sense")
 def _info_sane(b: Bench) -> str:
-    free, total = b.runtime().memory_info()
+    free, total = told(b.runtime()).memory_info()
     holds(total > 0 and 0 <= free <= total, f"{free} bytes of {total} are free")
     return f"{free} of {total} bytes"
 
 
 @asserts("mem_info", 2, "an allocation of 256 MiB lowers what is free by as much, within 5 %")
 def _info_moves(b: Bench) -> str:
-    rt, size = b.runtime(), 256 << 20
+    rt, size = tells_free(b.runtime()), 256 << 20
     before = rt.memory_info().free
     place = rt.malloc(size)
     lower = before - rt.memory_info().free
@@ -192,9 +203,8 @@ def _init_twice(b: Bench) -> None:
 def _exit_plain(b: Bench) -> str:
     if b.place.leave is None:
         raise Wrong("no process can be started from here")
-    status = b.place.leave()
-    holds(status is not None, "the process did not end")
-    same(status, 0, "its exit status")
+    ended = b.place.leave()
+    holds(not ended, f"the process: {ended}")
     return "exit status 0"
 
 

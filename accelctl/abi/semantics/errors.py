@@ -5,7 +5,7 @@ from __future__ import annotations
 from accelctl.abi.runtime import Arg, Operand, Runtime, Stream
 from accelctl.abi.semantics.devices import round_trip
 from accelctl.abi.semantics.memory import numbers
-from accelctl.abi.semantics.suite import Bench, asserts, kind_of, refused, same
+from accelctl.abi.semantics.suite import Bench, asserts, kind_of, refused, same, too_much
 from accelctl.abi.tensors import FP32, INT32
 
 _DIM, _BLOCK, _NOWHERE = 16, 4, 100_000
@@ -52,7 +52,7 @@ def _refusal_passes(b: Bench) -> None:
 @asserts("error_sticky", 3, "out_of_memory does not stay")
 def _shortage_passes(b: Bench) -> None:
     rt = b.runtime()
-    refused("out_of_memory", lambda: rt.malloc(rt.memory_info().total + 1), "more than there is")
+    refused("out_of_memory", lambda: rt.malloc(too_much(rt)), "more than there is")
     round_trip(rt)
 
 

@@ -17,6 +17,7 @@ from accelctl.abi.lifecycle import Env, Target
 from accelctl.abi.runtime import Runtime, Stream
 from accelctl.abi.runtime.collectives import Group, PortableGroup
 from accelctl.abi.runtime.failure import NoKernel
+from accelctl.abi.runtime.kernels import CERTAIN
 from accelctl.abi.semantics.burn import Burner
 from accelctl.abi.testbench import Check, Wrong, said
 from accelctl.errors import AccelError
@@ -34,14 +35,14 @@ class Absent(Exception):
 class Place(NamedTuple):
     """Where assertions run. ``targets`` are devices that may be used together, the one that was asked for first.
 
-    ``leave`` starts a process that initialises, computes and ends without a word; its exit status, None where it did
-    not end. ``make`` is what makes a runtime: a test gives a broken one.
+    ``leave`` starts a process that initialises, computes and ends without a word; how it ended, if not well. ``make``
+    is what makes a runtime: a test gives a broken one.
     """
 
     chip: Chip
     targets: tuple[Target, ...]
     env: Env
-    leave: Callable[[], int | None] | None = None
+    leave: Callable[[], str] | None = None
     make: Callable[..., Runtime] = Runtime
     ranks: int = 4
     kept: list[Group] | None = None
@@ -172,8 +173,10 @@ def carry_out(one: Assertion, place: Place) -> Check:
     bench = Bench(place)
     try:
         detail = one.body(bench)
-    except (Absent, NoKernel) as error:
+    except Absent as error:
         return Check(one.id, "skip", str(error))
+    except NoKernel as error:  # without copies there is no runtime
+        return Check(one.id, "fail" if error.op == CERTAIN else "skip", str(error))
     except Wrong as error:
         return Check(one.id, "fail", str(error))
     except Exception as error:
@@ -212,6 +215,25 @@ def absent(flag: str, *calls: Callable[[], object]) -> Absent:
     for call in calls:
         refused("not_supported", call, f"{flag} is declared absent; its call")
     return Absent(f"{flag}: declared absent, and answers not_supported")
+
+
+def told(rt: Runtime) -> Runtime:
+    """A runtime whose device says how much memory it has. Absent, Wrong."""
+    if rt.capabilities()["memory_info"] == "absent":
+        raise absent("memory_info", rt.memory_info)
+    return rt
+
+
+def tells_free(rt: Runtime) -> Runtime:
+    """And how much of it is free: where the runtime counts that itself, it would be compared with itself. Absent."""
+    if told(rt).capabilities()["memory_info"] != "native":
+        raise Absent("memory_info: the driver tells no free memory")
+    return rt
+
+
+def too_much(rt: Runtime) -> int:
+    """More bytes than there are; where the device does not say how many those are, more than any has."""
+    return 1 << 60 if rt.capabilities()["memory_info"] == "absent" else rt.memory_info().total + 1
 
 
 def same(found: object, wanted: object, what: str) -> None:
