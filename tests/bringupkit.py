@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from accelctl.accept.bringup import run, subjects, table
 from accelctl.accept.bringup.state import State
-from accelctl.accept.bringup.step import Came, Job, Order, Step
+from accelctl.accept.bringup.step import PASS, Came, Job, Order, Step
 from accelctl.accept.bringup.steps import ops as ops_step
+from accelctl.hal import ownpython
 from accelctl.model.bringupreport import BringupReport, StepResult, Subject
 from accelctl.model.finding import Evidence, Finding
-from tests.helpers import ROOT
 
 Work = Callable[[Job], Came]
 SIM = Subject(
@@ -26,6 +25,11 @@ BAD = Finding("OPS-WRONG-RESULT", "error", "relu: wrong", "sim:0", (Evidence("ca
 
 def step(name: str, work: Work, per_device: bool = True, box_s: float = 10.0, **more: Any) -> Step:
     return Step(name, name, work, per_device, (box_s, box_s, box_s), **more)
+
+
+def look(mark: str = "this machine") -> Step:
+    """A step that looks at the machine: without it nothing of an earlier run is kept."""
+    return step("probe", lambda job: Came(PASS, "looked", fingerprint=mark), False, resumed=False)
 
 
 def use(monkeypatch: Any, *steps: Step, found: tuple[Subject, ...] = (SIM,)) -> None:
@@ -54,7 +58,6 @@ def done(name: str, result: str, device: str = "sim:0", **more: Any) -> StepResu
 
 WRONG_RELU = """
 import sys
-from pathlib import Path
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
@@ -81,14 +84,18 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
-"""A sitecustomize that makes one element of every larger result of one kernel wrong, in whichever process loads it."""
+"""Makes one element of every larger result of one kernel wrong, in whichever process runs it first."""
 
 
-def wrong_relu(folder: Path) -> str:
-    """PYTHONPATH for processes in which the simulated chip computes relu wrong."""
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(WRONG_RELU, encoding="utf-8")
-    return f"{folder}:{ROOT}"
+def wrong_relu(monkeypatch: Any) -> None:
+    """In interpreters that accelctl starts the simulated chip computes relu wrong."""
+    right = ownpython.command
+
+    def command(module: str, words: Sequence[str]) -> list[str]:
+        *start, code = right(module, [])
+        return [*start, f"{WRONG_RELU}\n{code}", *words]
+
+    monkeypatch.setattr(ownpython, "command", command)
 
 
 def slow_channel(monkeypatch: Any, seconds: float = 0.02) -> None:

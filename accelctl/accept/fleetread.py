@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ _REMEMBERED = 64
 STDIN = "-"
 FROM_FILE, FROM_FOLDER = "file", "folder"
 _SCHEMA = re.compile(r"accelctl\.([a-z-]+)/[0-9]+")
+_SPACE = re.compile(r"\s*")
 _OF_NODE = re.compile(r"([^\s:{}\"]+): ?(.*)", re.S)
 """A line as clush, pdsh and srun --label write it."""
 
@@ -114,7 +116,8 @@ class Reader:
 
     def _report(self, data: bytes) -> Read:
         try:
-            return self._judge(json.loads(data.decode("utf-8")))
+            text = data.decode("utf-8")
+            return self._judge(json.loads(text, parse_constant=_finite, parse_float=_finite))
         except RecursionError:
             return Read("", "", "nested too deeply")
         except ValueError as error:
@@ -161,16 +164,31 @@ class Reader:
             yield self._parsed(node, f"standard input, {node}", "\n".join(own).encode())
 
 
+def _finite(text: str) -> float:
+    """A number as JSON knows them; what cannot be written again must not come in. ValueError."""
+    found = float(text)
+    if not isfinite(found):
+        raise ValueError(f"{text[:20]} is no number")
+    return found
+
+
 def _documents(text: str) -> Iterator[str]:
-    """The documents of a stream; what follows the last good one is one more, which will not parse."""
-    decoder, at = json.JSONDecoder(), 0
-    while text[at:].strip():
-        start = at + len(text[at:]) - len(text[at:].lstrip())
+    """The documents of a stream; what follows the last good one is one more, which will not parse. Numbers are not
+    looked at yet: one that is none spoils its own document, not those after it."""
+    decoder, at = json.JSONDecoder(), _after_space(text, 0)
+    while at < len(text):
+        start = at
         try:
             _, at = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             at = len(text)
         yield text[start:at]
+        at = _after_space(text, at)
+
+
+def _after_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match is not None else at
 
 
 def _counted(whole: dict[str, Any], noun: str, volatile: bool) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isfinite
 from statistics import median
 from typing import Any, NamedTuple
 
-from accelctl.model.benchreport import SECONDS
+from accelctl.model.benchreport import SECONDS, is_sample
 
 LEAST_NODES = 4
 """Of fewer the median says little: of two one is always the slower."""
@@ -49,7 +48,7 @@ def _figure(row: Any) -> Figure | None:
         return None
     end = spread.get("low" if row["unit"] == SECONDS else "high", spread.get("median"))
     values = [one for one in (spread.get("median"), end) if isinstance(one, (int, float)) and not isinstance(one, bool)]
-    if len(values) != 2 or not all(isfinite(one) and one > 0 for one in values):
+    if len(values) != 2 or not all(map(is_sample, values)):
         return None
     return Figure(row["id"], row["unit"], float(values[0]), float(values[1]))
 

@@ -15,11 +15,12 @@ from accelctl.errors import UsageError
 
 MOST = 1_000_000
 """Names that a set may expand to; a cluster is smaller, a slip of the finger is not."""
-_DIGITS = re.compile(r"([0-9]+)")
+_DIGITS = re.compile(r"([0-9]{1,18})")
+"""Of a longer number each so many are one: a name may come from anybody, and Python makes no number of 4301 digits."""
 _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _SET = re.compile(rf"{_ITEM.pattern}(?:,{_ITEM.pattern})*")
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
-_SPAN = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_SPAN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 class _Numbers(NamedTuple):
@@ -119,6 +120,8 @@ def _expanded(numbers: str, text: str) -> list[str]:
         if match is None:
             raise UsageError(f"{text[:60]!r}: {span[:20]!r} is no range of numbers", "write it as node[001-016,020]")
         low, high = match[1], match[2] or match[1]
+        if int(high) < int(low):
+            raise UsageError(f"{text[:60]!r}: {span[:20]!r} goes down", "write it as node[001-016,020]")
         if int(high) - int(low) >= MOST:
             raise UsageError(f"{text[:60]}: more than {MOST} nodes")
         width = len(low) if _padded(low) else 0

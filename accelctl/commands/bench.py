@@ -63,8 +63,8 @@ def bench(
 
     Each figure is a median with the interval that it lies in. With --compare one is slower only where its whole
     interval is beyond --max-regress, and where the noise hides the answer that is said. Without a usable accelerator
-    the exit status is 3; nothing falls back to the simulated chip. 1: something is slower, or a result changed. 7: the
-    device or the service stopped.
+    the exit status is 3; nothing falls back to the simulated chip. 1: something is slower, a result changed, or what
+    the base has could not be measured now. 7: the device or the service stopped.
     """
     from accelctl.accept.bench import asked
     from accelctl.render import bench as render

@@ -76,13 +76,11 @@ def bringup(
     time was up.
     """
     from accelctl.accept.bringup import request
-    from accelctl.errors import UsageError
     from accelctl.render import bringup as render
     from accelctl.render.output import check
 
     wanted = request.Request(**{name: value for name, value in locals().items() if name in request.FIELDS})
-    if as_json + nagios + (junit == "-") > 1:
-        raise UsageError("--json, --nagios and --junit - exclude each other")
+    request.check_outputs(html, junit, as_json=as_json, nagios=nagios)
     if plan:
         render.show_plan(request.plan(wanted), as_json=as_json)
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,3 +31,35 @@ def in_order() -> Iterator[None]:
 
 def _ended(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(SIGNAL_BASE + number)
+
+
+GRACE_S = 10.0
+"""To tell what was done, from the first signal on; writing a report takes a fraction of a second."""
+
+
+@contextmanager
+def once() -> Iterator[None]:
+    """As :func:`in_order`, and Ctrl-C too; but only the first signal ends the run. Further ones within ``GRACE_S`` are
+    ignored, also after the block: the rest of the program tells what was done until then, and a second Ctrl-C of an
+    impatient hand must not cost that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    until: list[float] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if until and time.monotonic() < until[0]:
+            return
+        until[:] = [time.monotonic() + GRACE_S]
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        _ended(number, frame)
+
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [one for one in wanted if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items() if not until else ():
+            signal.signal(number, handler)

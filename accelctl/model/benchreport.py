@@ -18,9 +18,17 @@ PARTS = ("bandwidth", "roundtrip", "batch", "stream", "cache", "channel", "lifec
 """In the order in which they are shown."""
 BYTES_PER_S, SECONDS, PER_S = UNITS = ("bytes_per_s", "seconds", "per_s")
 """Of a figure: a bandwidth, a time for one, a rate."""
+LEAST, MOST = 1e-18, 1e18
+"""Between them is whatever can be measured, in any unit, with room to spare; quotients of quotients of such numbers are
+still floats."""
 MEASURED, SIMULATED, STOPPED, NOTHING = "measured", "measured (simulated)", "stopped", "nothing was measured"
 STAGES = ("validate", "route", "lower", "infer", "instantiate", "submit", "rpc", "queue")
 """Where an op spends its time on the way through the service; the kernel itself is what it also takes without."""
+
+
+def is_sample(value: float) -> bool:
+    """Can that have been measured? False for a whole number that no float holds."""
+    return LEAST < value < MOST
 
 
 class Spread(NamedTuple):
@@ -148,6 +156,8 @@ class BenchReport:
     seconds: float
     """The run took."""
     rounds: int
+    parts: tuple[str, ...] = PARTS
+    """What was asked for."""
     figures: tuple[Figure, ...] = ()
     ops: tuple[OpRow, ...] = ()
     skipped: tuple[Skipped, ...] = ()
@@ -187,6 +197,7 @@ class BenchReport:
 
 
 SLOWER, FASTER, SAME, HIDDEN, MISSING, NEW = "slower", "faster", "same", "hidden", "missing", "new"
+UNASKED = "not asked for"
 
 
 class Change(NamedTuple):
@@ -226,14 +237,16 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``slower``, ``hidden`` (noise hides the answer for some), else ``no regression``."""
+        """``slower``, ``missing`` (some of the base could not be measured now), ``hidden`` (noise hides the answer for
+        some), else ``no regression``."""
         found = {row.word for row in self.rows}
-        return SLOWER if SLOWER in found else HIDDEN if HIDDEN in found else "no regression"
+        return next((word for word in (SLOWER, MISSING, HIDDEN) if word in found), "no regression")
 
     @property
     def exit_code(self) -> int:
-        """1: something is slower beyond the limit and outside the noise; 77: nothing could be compared; else 0."""
-        if self.of(SLOWER):
+        """1: something is slower beyond the limit and outside the noise, or of the base and not to be measured now; 77:
+        nothing could be compared; else 0."""
+        if self.verdict in (SLOWER, MISSING):
             return int(ExitCode.FINDINGS)
         compared = any(row.slowdown is not None for row in self.rows)
         return int(ExitCode.OK if compared else ExitCode.SKIPPED)
@@ -296,8 +309,8 @@ class GoldenDelta:
 
     @property
     def exit_code(self) -> int:
-        """1: a result changed; 77: nothing could be compared; else 0."""
-        if any(row.word == "changed" for row in self.rows):
+        """1: a result changed, or is missing; 77: nothing could be compared; else 0."""
+        if any(row.word in ("changed", MISSING) for row in self.rows):
             return int(ExitCode.FINDINGS)
         compared = self.equal or self.first is not None
         return int(ExitCode.OK if compared else ExitCode.SKIPPED)

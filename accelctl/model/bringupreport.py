@@ -77,6 +77,9 @@ class Subject:
     """Its name among the devices that compute, as smoke and bench call it; empty: it does not compute."""
     memory_device: str = ""
     """Its name among the devices that stress knows; empty: it is none of them."""
+    on: tuple[str, ...] = ()
+    """The device of the machine behind a library's, as probe calls it; several: one of them, and nothing tells which.
+    Empty where ``memory_device`` says it, and where nothing is on a bus (a processor, a simulation)."""
 
 
 @dataclass(frozen=True)

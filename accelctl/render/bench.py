@@ -19,6 +19,7 @@ from accelctl.model.benchreport import (
     SAME,
     SECONDS,
     SLOWER,
+    UNASKED,
     BenchReport,
     Change,
     Comparison,
@@ -245,7 +246,7 @@ def _comparison(page: Page, found: Comparison) -> None:
             _changed(page, row, sign, style)
         if len(rows) > most:
             page.line(Span(f"  {len(rows) - most} more are {word}: see --json", "dim"))
-    for word, said in ((MISSING, "not measured now"), (NEW, "not in the base")):
+    for word, said in ((MISSING, "not measured now"), (NEW, "not in the base"), (UNASKED, UNASKED)):
         names = [row.id for row in found.of(word)]
         if names:
             page.flow(
@@ -254,7 +255,7 @@ def _comparison(page: Page, found: Comparison) -> None:
     for line in found.differs:
         page.flow([Span(f"{glyphs.bullet} ")], [[Span(f"not the same as in the base: {line}")]], hang=2, comma="")
     page.blank()
-    style = {SLOWER: "critical", HIDDEN: "warn"}.get(found.verdict, "ok")
+    style = {SLOWER: "critical", MISSING: "warn", HIDDEN: "warn"}.get(found.verdict, "ok")
     page.flow([], [[Span(_judgement(found), style)]], comma="")
     if found.settle:
         page.flow([Span("  to settle it: ")], [[Span(found.settle, "command")]], comma="")
@@ -276,8 +277,12 @@ def _changed(page: Page, row: Change, sign: str, style: str) -> None:
 
 def _judgement(found: Comparison) -> str:
     mark = " (simulated)" if found.simulated else ""
-    words = [f"{len(found.of(word))} {word}" for word in (SLOWER, FASTER, SAME, HIDDEN) if found.of(word)]
-    said = {SLOWER: "slower than the base", HIDDEN: "no regression seen, but noise hides some"}.get(found.verdict)
+    words = [f"{len(found.of(word))} {word}" for word in (SLOWER, FASTER, SAME, HIDDEN, MISSING) if found.of(word)]
+    said = {
+        SLOWER: "slower than the base",
+        MISSING: "inconclusive, some of the base is missing",
+        HIDDEN: "no regression seen, but noise hides some",
+    }.get(found.verdict)
     return f"{found.device}{mark}: {said or found.verdict}: {', '.join(words) or 'nothing to compare'}"
 
 
@@ -293,7 +298,11 @@ def _results(page: Page, found: GoldenSet, delta: GoldenDelta | None) -> None:
             [], [[Span(f"{device}: {counted(len(found.rows), 'result')} kept, seed {found.seed}", "ok")]], comma=""
         )
         return
-    signs: dict[str, tuple[str, str]] = {"changed": (page.term.glyphs.error, "critical"), "drift": ("~", "warn")}
+    signs: dict[str, tuple[str, str]] = {
+        "changed": (page.term.glyphs.error, "critical"),
+        MISSING: (page.term.glyphs.error, "critical"),
+        "drift": ("~", "warn"),
+    }
     for one in delta.rows[:MOST_ROWS]:
         sign, style = signs.get(one.word, (page.term.glyphs.skip, "dim"))
         page.flow([Span(f"{sign} {one.word} {one.case}: ", style)], [[Span(one.detail)]], hang=2, comma="")
@@ -310,9 +319,8 @@ def _results(page: Page, found: GoldenSet, delta: GoldenDelta | None) -> None:
 def _golden_verdict(device: str, delta: GoldenDelta) -> str:
     counts = golden_sets.kinds(delta.rows)
     words = [f"{delta.equal} with the same bytes"] + [f"{count} {word}" for word, count in counts.items()]
-    said = (
-        "results changed" if "changed" in counts else "results drifted" if "drift" in counts else "results are the same"
-    )
+    words_of = {"changed": "results changed", MISSING: "results are missing", "drift": "results drifted"}
+    said = next((said for word, said in words_of.items() if word in counts), "results are the same")
     first = f"; the first one is {delta.first.case}" if delta.first is not None else ""
     return f"{device}: {said}: {', '.join(words)}{first}"
 
@@ -337,27 +345,31 @@ document: Callable[[BenchReport], dict[str, Any]] = store.document
 
 
 def comparison(found: Comparison) -> dict[str, Any]:
-    """A comparison as JSON values; ``findings`` has what is slower."""
+    """A comparison as JSON values; ``findings`` has what is slower or missing."""
     slower = [
-        {
-            "id": "BENCH-SLOWER",
-            "level": "error",
-            "device": found.device,
-            "title": f"{row.id} takes {row.slowdown.median:.2f} times as long as in the base",
-        }
+        _finding("BENCH-SLOWER", found.device, f"{row.id} takes {row.slowdown.median:.2f} times as long as in the base")
         for row in found.of(SLOWER)
         if row.slowdown is not None
     ]
+    missing = [
+        _finding("BENCH-MISSING", found.device, f"{row.id} is in the base and could not be measured now")
+        for row in found.of(MISSING)
+    ]
     told = {"verdict": found.verdict, "exit_code": found.exit_code}
-    return {**told, **store.plain(found), "findings": slower}
+    return {**told, **store.plain(found), "findings": slower + missing}
 
 
 def delta(found: GoldenDelta) -> dict[str, Any]:
     """A comparison of results as JSON values."""
-    changed = [
-        {"id": "OPS-WRONG-RESULT", "level": "error", "device": found.device, "title": f"{row.case}: {row.detail}"}
+    identities = {"changed": "OPS-WRONG-RESULT", MISSING: "BENCH-MISSING"}
+    findings = [
+        _finding(identities[row.word], found.device, f"{row.case}: {row.detail}")
         for row in found.rows
-        if row.word == "changed"
+        if row.word in identities
     ]
     first = found.first.case if found.first is not None else None
-    return {"exit_code": found.exit_code, "first": first, **store.plain(found), "findings": changed}
+    return {"exit_code": found.exit_code, "first": first, **store.plain(found), "findings": findings}
+
+
+def _finding(identity: str, device: str, title: str) -> dict[str, str]:
+    return {"id": identity, "level": "error", "device": device, "title": title}

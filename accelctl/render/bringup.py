@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from accelctl.errors import UsageError
+from accelctl.exits import ExitCode
 from accelctl.model.bringupreport import SCHEMA, BringupReport, Fact, StepResult, counts
 from accelctl.model.finding import rank
 from accelctl.model.report import Report
@@ -27,21 +29,40 @@ _NAMES = 12
 
 
 def show(report: BringupReport, *, as_json: bool, junit: str, as_nagios: bool) -> int:
-    """Write the HTML report and what else was asked for, print, and give the exit status. The HTML comes first: a
-    closed pipe must not cost it."""
-    if report.html:
-        write(report.html, html(report))
-    if junit not in ("", "-"):
-        write(junit, junit_text(report))
+    """Write the HTML report and what else was asked for, print, and give the exit status. The files come first: a
+    closed pipe must not cost them. Nor must a full disk cost the verdict: what could not be written is told after it,
+    and the status is then 7 where all was well."""
+    page = report.html if report.html != "-" else ""
+    lost = _lost(page, lambda: html(report)) + _lost(junit if junit != "-" else "", lambda: junit_text(report))
+    if page and any(one.startswith(page) for one in lost):
+        report.html = ""
     if as_nagios:
-        line, code = nagios_line(report)
+        line, code = nagios_line(report, lost)
         term.emit(line)
-        return code
-    if junit == "-":
-        term.emit(junit_text(report))
     else:
-        term.emit(dumps(document(report)) if as_json else text(report, term.current()))
-    return report.exit_code
+        term.emit(_shown(report, as_json, junit))
+        code = report.exit_code or (int(ExitCode.UNUSABLE) if lost else 0)
+    for one in lost:
+        notes.error(one, who="accelctl bringup")
+    return code
+
+
+def _shown(report: BringupReport, as_json: bool, junit: str) -> str:
+    if junit == "-":
+        return junit_text(report)
+    if report.html == "-":
+        return html(report)
+    return dumps(document(report)) if as_json else text(report, term.current())
+
+
+def _lost(file: str, make: Callable[[], str]) -> list[str]:
+    """Write a file, where one is wanted; why it could not be."""
+    try:
+        if file:
+            write(file, make())
+    except UsageError as error:
+        return [error.message]
+    return []
 
 
 def text(report: BringupReport, terminal: Term) -> str:
@@ -204,18 +225,19 @@ def junit_text(report: BringupReport) -> str:
     return junit_xml.suite("accelctl bringup", ",".join(one.id for one in report.subjects), cases, properties)
 
 
-def nagios_line(report: BringupReport) -> tuple[str, int]:
-    """One line for a monitoring system, and its exit status."""
-    level = "ok" if report.accepted else "unknown"
+def nagios_line(report: BringupReport, lost: Sequence[str] = ()) -> tuple[str, int]:
+    """One line for a monitoring system, and its exit status. ``lost``: why files could not be written; all is not well
+    then."""
+    level = "ok" if report.accepted and not lost else "unknown"
     if report.rejected:
         level = "critical"
-    elif report.accepted and any(one.level == "warn" for one in report.findings):
+    elif level == "ok" and any(one.level == "warn" for one in report.findings):
         level = "warn"
     done = counts(report.steps)
     data: list[tuple[str, float, str]] = [(name, done[name], "") for name in (PASS, FAIL, SKIP, INCONCLUSIVE)]
     data.append(("time", round(report.seconds, 1), "s"))
     names = ", ".join(one.id for one in report.subjects)
-    return nagios.line("bringup", level, f"{names}: {report.verdict}: {report.why}", data)
+    return nagios.line("bringup", level, "; ".join((f"{names}: {report.verdict}: {report.why}", *lost)), data)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -27,8 +27,10 @@ def test_the_contract_is_kept() -> None:
     skipped = {row.id: row.detail for row in report.rows if row.result == "skip"}
     for identity, detail in skipped.items():
         flag = detail.partition(":")[0]
-        assert report.capabilities.get(flag) == "absent" or "it needs two devices" in detail, identity
-    assert report.counts["pass"] >= 97
+        told = identity in {"mem_info/2", "alloc_alignment_granularity/2"}  # OpenCL does not say what is free
+        assert told or report.capabilities.get(flag) == "absent" or "it needs two devices" in detail, identity
+    assert report.capabilities["memory_info"] == "emulated"
+    assert report.counts["pass"] >= 95
     assert (report.verdict, report.simulated) == ("passed", False)
 
 
@@ -56,7 +58,9 @@ def test_a_kernel_that_is_wrong_is_named(monkeypatch: Any) -> None:
         return found
 
     monkeypatch.setattr(align.Lab, "compute", wrong)
-    drift = align.run("sim:0", DEVICES[0]).drift
-    assert drift is not None
+    pair = align.Lab("sim:0").open(), align.Lab(DEVICES[0]).open()
+    drift = next(seen.row for seen in align.beside(*pair, 0) if seen.row.result == "fail")
+    for one in pair:
+        one.close()
     assert (drift.sample, drift.op) == ("transformer layer", "rope")
     assert f"{DEVICES[0]} is off the float64 reference" in drift.detail

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +16,13 @@ import pytest
 
 pytest.importorskip("grpc", reason="the service needs the extra umd: pip install 'accelctl[umd]'")
 
-from accelctl.accept.bench import asked, store
+from accelctl.accept.bench import asked, golden, store
 from accelctl.accept.bench.asked import Outcome
 from accelctl.accept.bench.compare import compare
-from accelctl.model.benchreport import PARTS, SLOWER, BenchReport
+from accelctl.model.benchreport import PARTS, SLOWER, UNASKED, BenchReport, Golden, GoldenSet
 from accelctl.render import bench as render
 from accelctl.render.term import Term
-from tests.benchkit import figure, report
+from tests.benchkit import PLACE, figure, report
 from tests.helpers import ROOT, environment, run_cli
 
 NARROW = Term(True, 80, None, True)
@@ -120,7 +121,7 @@ def test_a_comparison_with_itself_finds_nothing_slower(whole: Whole) -> None:
         "bench", "--device", "sim:0", "--seconds", "3", "--part", "lifecycles", "--compare", str(whole.saved), "--json"
     )
     found = json.loads(done.stdout)
-    rows = [one for one in found["comparison"]["rows"] if one["word"] != "missing"]
+    rows = [one for one in found["comparison"]["rows"] if one["word"] != UNASKED]
     assert len(rows) == 3
     assert done.returncode == (1 if SLOWER in {one["word"] for one in rows} else 0)
     assert found["comparison"]["exit_code"] == done.returncode
@@ -157,6 +158,42 @@ def test_a_comparison_fits_80_columns_and_names_what_settles_it() -> None:
     assert "ops/c" in shown
 
 
+def test_what_is_missing_is_said_in_the_last_line_and_is_a_finding() -> None:
+    calm = [1.0 + n / 1000 for n in range(15)]
+    base = report(figure("a", calm), figure("gone", calm), figure("x", calm, part="pool"))
+    now = replace(report(figure("a", calm)), parts=("ops",))
+    outcome = Outcome(report=now, comparison=compare(base, now))
+    shown = render.text(outcome, NARROW)
+    assert "not measured now: ops/gone" in shown
+    assert "not asked for: pool" in shown
+    assert "no regression" not in shown
+    assert "inconclusive, some of the base is missing: 1 same, 1 missing" in shown
+    assert [(one["id"], one["title"]) for one in render.documents(outcome)["findings"]] == [
+        ("BENCH-MISSING", "ops/gone is in the base and could not be measured now")
+    ]
+    assert outcome.exit_code == 1
+
+
+def test_where_nothing_can_be_measured_any_more_the_base_is_missing() -> None:
+    now = report()
+    outcome = Outcome(report=now, comparison=compare(report(figure("a", [1.0] * 15)), now))
+    assert outcome.exit_code == 1
+    assert "inconclusive" in render.text(outcome, NARROW)
+
+
+def test_missing_results_are_findings() -> None:
+    def kept(*cases: str) -> GoldenSet:
+        rows = tuple(Golden(case, "add", "Y", "fp32", (1,), "add_f", "0" * 64) for case in cases)
+        return GoldenSet(fingerprint=PLACE, seed=0, rows=rows)
+
+    now = kept("a")
+    outcome = Outcome(results=now, delta=golden.compare(kept("a", "gone"), now))
+    shown = render.text(outcome, NARROW)
+    assert "results are missing: 1 with the same bytes, 1 missing" in shown
+    assert [one["id"] for one in render.documents(outcome)["findings"]] == ["BENCH-MISSING"]
+    assert outcome.exit_code == 1
+
+
 def test_results_are_kept_and_compared(tmp_path: Path) -> None:
     path = str(tmp_path / "golden.json")
     kept = run_cli("bench", "--device", "sim:0", "--golden-save", path, code=0)
@@ -164,9 +201,10 @@ def test_results_are_kept_and_compared(tmp_path: Path) -> None:
     assert "measured" not in kept.stdout
     document = json.loads(Path(path).read_text())
     document["rows"][3]["digest"] = "0" * 64
+    document["rows"].append(document["rows"][0] | {"case": "an op that was"})
     Path(path).write_text(json.dumps(document))
-    drifted = run_cli("bench", "--device", "sim:0", "--golden", path, code=0)
-    assert f"{len(document['rows']) - 1} with the same bytes, 1 drift" in drifted.stdout
+    drifted = run_cli("bench", "--device", "sim:0", "--golden", path, code=1)
+    assert f"{len(document['rows']) - 2} with the same bytes, 1 drift, 1 missing" in drifted.stdout
     assert f"the first one is {document['rows'][3]['case']}" in drifted.stdout.splitlines()[-1]
 
 

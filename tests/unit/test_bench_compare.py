@@ -16,6 +16,7 @@ from accelctl.model.benchreport import (
     SAME,
     SECONDS,
     SLOWER,
+    UNASKED,
     Comparison,
     Figure,
 )
@@ -92,13 +93,36 @@ def test_what_only_one_side_has() -> None:
 
     base = report(quiet("a"), quiet("gone"), quiet("x", "pool"), quiet("y", "pool"))
     now = report(quiet("a"), quiet("fresh"))
-    words = {row.id: row.word for row in compare(base, now).rows}
-    assert words == {"ops/a": SAME, "ops/fresh": NEW, "ops/gone": MISSING, "pool": MISSING}
+    found = compare(base, now)
+    assert {row.id: row.word for row in found.rows} == {
+        "ops/a": SAME,
+        "ops/fresh": NEW,
+        "ops/gone": MISSING,
+        "pool/x": MISSING,
+        "pool/y": MISSING,
+    }
+    assert (found.verdict, found.exit_code) == (MISSING, 1)
+
+
+def test_what_was_not_asked_for_is_not_missing() -> None:
+    base = report(figure("a", spread_out(1.0)), figure("x", spread_out(1.0), part="pool"))
+    now = replace(report(figure("a", spread_out(1.0))), parts=("ops",))
+    found = compare(base, now)
+    assert {row.id: row.word for row in found.rows} == {"ops/a": SAME, "pool": UNASKED}
+    assert (found.verdict, found.exit_code) == ("no regression", 0)
+
+
+def test_a_regression_is_told_before_what_is_missing() -> None:
+    base = report(figure("a", spread_out(1.0)), figure("gone", spread_out(1.0)))
+    found = compare(base, report(figure("a", spread_out(2.0))))
+    assert (found.verdict, found.exit_code) == (SLOWER, 1)
 
 
 def test_nothing_in_common_is_no_success() -> None:
     base, now = report(figure("a", spread_out(1.0))), report(figure("b", spread_out(1.0)))
-    assert compare(base, now).exit_code == 77
+    assert compare(base, now).exit_code == 1
+    other = report(figure("b", spread_out(1.0), part="pool"))
+    assert compare(base, replace(other, parts=("pool",))).exit_code == 77
 
 
 @pytest.mark.parametrize("name", ["device", "title", "driver", "cpu"])

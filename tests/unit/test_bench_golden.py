@@ -72,8 +72,16 @@ def test_another_shape_or_type_has_changed() -> None:
 def test_what_only_one_side_has() -> None:
     found = golden.compare(of(row("a", [1.0]), row("gone", [1.0])), of(row("a", [1.0]), row("fresh", [1.0])))
     assert [(one.case, one.word) for one in found.rows] == [("gone", "missing"), ("fresh", "new")]
-    assert found.exit_code == 0
-    assert golden.compare(of(row("gone", [1.0])), of()).exit_code == 77
+    assert found.exit_code == 1
+    assert golden.compare(of(row("gone", [1.0])), of()).exit_code == 1
+    assert golden.compare(of(row("a", [1.0])), of(row("a", [1.0]), row("fresh", [1.0]))).exit_code == 0
+    assert golden.compare(of(), of(row("fresh", [1.0]))).exit_code == 77
+
+
+def test_a_missing_result_says_why() -> None:
+    now = replace(of(row("a", [1.0])), notes=("gone: refused: matmul is switched off",))
+    (found,) = golden.compare(of(row("a", [1.0]), row("gone", [1.0])), now).rows
+    assert found.detail == "Y: there is no such result now; refused: matmul is switched off"
 
 
 def test_long_results_are_compared_by_digest() -> None:

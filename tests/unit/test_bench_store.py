@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelctl.accept.bench import store
+from accelctl.accept.bench.compare import compare
 from accelctl.errors import UsageError
 from accelctl.model.benchreport import BYTES_PER_S, BenchReport, Ceiling, OpRow, Skipped
 from tests.benchkit import figure, noisy
@@ -46,6 +47,19 @@ def test_a_report_comes_back(tmp_path: Path) -> None:
     assert store.document(found)["volatile"]["figures"][-1]["of_ceiling"] == 0.375
 
 
+@pytest.mark.parametrize(("sample", "floor"), [(9.9e17, 1.1e-18), (1.1e-18, 9.9e17)])
+def test_the_furthest_numbers_that_are_taken_can_be_compared(sample: float, floor: float) -> None:
+    now = made()
+    document = store.document(now)
+    for row in document["volatile"]["figures"]:
+        count = len(row["samples"])
+        for key, odd in (("samples", sample), ("floor", floor)):
+            row[key] = [odd if at % 2 else one for at, one in enumerate(row[key])]
+        assert count == len(row["samples"])
+    found = compare(store.of_document(document, "x"), now)
+    assert found.verdict in ("slower", "hidden", "no regression")
+
+
 def test_medians_of_a_file_are_not_believed(tmp_path: Path) -> None:
     document = store.document(made())
     document["volatile"]["figures"][0]["spread"]["median"] = 1e-9
@@ -74,8 +88,11 @@ def changed(change: Any) -> dict[str, Any]:
         (lambda d, f: f.update(samples=[]), "1 to 200 samples"),
         (lambda d, f: f.update(samples=[1.0] * 300), "1 to 200 samples"),
         (lambda d, f: f.update(floor=[1.0]), "of the floor beside"),
-        (lambda d, f: f.update(samples=[0.0] * 7), "between 0 and"),
-        (lambda d, f: f.update(samples=[-1.0] * 7), "between 0 and"),
+        (lambda d, f: f.update(samples=[0.0] * 7), "between 1e-18 and 1e"),
+        (lambda d, f: f.update(samples=[-1.0] * 7), "between 1e-18 and 1e"),
+        (lambda d, f: f.update(samples=[1e18] * 7), "between 1e-18 and 1e"),
+        (lambda d, f: f.update(floor=[5e-324] * 7), "between 1e-18 and 1e"),
+        (lambda d, f: f.update(floor=[1e-290] * 7), "between 1e-18 and 1e"),
         (lambda d, f: f.update(unit="furlongs"), "unit 'furlongs'"),
         (lambda d, f: f.update(samples=["1"]), "a number is expected"),
         (lambda d, f: d.pop("fingerprint"), "fingerprint is missing"),

@@ -85,7 +85,7 @@ def test_swallowed_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_wrong_result_in_one_op(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PYTHONPATH", wrong_relu(tmp_path / "site"))
+    wrong_relu(monkeypatch)
     only_steps(monkeypatch, "probe", "lifecycles", "ops")
     report = carried_out(str(tmp_path / "state"), ORDER)
     found = rejected(report, "OPS-WRONG-RESULT")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -118,6 +119,35 @@ def test_text_keeps_within_the_terminal(columns: int) -> None:
     assert found.splitlines()[-1] == "report: /tmp/report.html"
     assert "rejected" in found
     assert "OPS-WRONG-RESULT" in found
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("option", ["html", "junit"])
+@pytest.mark.parametrize("form", ["text", "json", "nagios"])
+def test_a_full_disk_does_not_cost_the_verdict(
+    form: str, option: str, failed: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = "/dev/full" if option == "html" else str(tmp_path / "page.html")
+    found = report(GOOD, *([done("ops", FAIL, REAL.id)] if failed else []), found=(REAL,), html=page)
+    junit = "/dev/full" if option == "junit" else str(tmp_path / "cases.xml")
+    code = render.show(found, as_json=form == "json", junit=junit, as_nagios=form == "nagios")
+    printed = capsys.readouterr()
+    assert "/dev/full: cannot be written" in printed.err
+    assert (REJECTED if failed else ACCEPTED) in printed.out
+    if form == "nagios":
+        assert code == (2 if failed else 3)
+        assert ("CRITICAL" if failed else "UNKNOWN") in printed.out
+    else:
+        assert code == (1 if failed else 7)
+    assert "report: /dev/full" not in printed.out
+    assert len(list(tmp_path.iterdir())) == 1, "the other file is there"
+
+
+def test_html_on_standard_output_is_alone_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert render.show(report(GOOD, found=(REAL,), html="-"), as_json=False, junit="", as_nagios=False) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("<!")
+    assert printed.rstrip().endswith("</html>")
 
 
 def test_a_pipe_gets_one_line_for_each_step() -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from accelctl.accept.bench import store
 from accelctl.accept.bringup import run
 from accelctl.accept.bringup.boxed import boxed
 from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, PASS, SKIP, Came, Job, Order, Say, passed
 from accelctl.accept.bringup.table import STEPS, planned
 from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, PermissionDenied, TimeoutFailure, UsageError
+from accelctl.model.benchreport import BenchReport, Fingerprint
 from accelctl.model.bringupreport import PASSED_SIMULATED, REJECTED
-from tests.bringupkit import BAD, REAL, SIM, carried_out, step, use
+from tests.bringupkit import BAD, REAL, SIM, carried_out, look, step, use
 
 
 def good(job: Job) -> Came:
@@ -76,21 +80,53 @@ def test_time_for_all_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_what_was_cut_is_done_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use(monkeypatch, step("lifecycles", lambda job: time.sleep(60) or passed("never"), box_s=0.2), step("ops", good))  # type: ignore[func-returns-value]
-    assert [one.cut for one in carried_out(str(tmp_path)).steps] == [True, False]
-    use(monkeypatch, step("lifecycles", good), step("ops", good))
-    assert [one.kept for one in carried_out(str(tmp_path), resume=True).steps] == [False, True]
+    slow = step("lifecycles", lambda job: time.sleep(60) or passed("never"), box_s=0.2)  # type: ignore[func-returns-value]
+    use(monkeypatch, look(), slow, step("ops", good))
+    assert [one.cut for one in carried_out(str(tmp_path)).steps] == [False, True, False]
+    use(monkeypatch, look(), step("lifecycles", good), step("ops", good))
+    assert [one.kept for one in carried_out(str(tmp_path), resume=True).steps] == [False, False, True]
+
+
+UNSURE = [
+    Came(INCONCLUSIVE, "no memory"),
+    Came(SKIP, "nothing to do just now"),
+    Came(FAIL, "no answer", hang="ioctl"),
+    Came(FAIL, "slower, until it was ended", cut=True),
+]
+
+
+@pytest.mark.parametrize("came", UNSURE)
+def test_only_what_is_decided_is_kept(came: Came, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    leaks = step("ops", lambda job: Came(FAIL, "wrong"))
+    use(monkeypatch, look(), leaks, step("lifecycles", lambda job: came))
+    carried_out(str(tmp_path))
+    use(monkeypatch, look(), leaks, step("lifecycles", good))
+    again = carried_out(str(tmp_path), resume=True)
+    assert [(one.result, one.kept) for one in again.steps] == [(PASS, False), (FAIL, True), (PASS, False)]
 
 
 def test_another_machine_is_begun_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def probe(mark: str) -> Callable[[Job], Came]:
-        return lambda job: Came(PASS, "looked", fingerprint=mark)
-
-    for mark, kept in (("one", False), ("one", True), ("two", False), ("two", True)):
-        use(monkeypatch, step("probe", probe(mark), False, resumed=False), step("lifecycles", good))
+    runs = (("one", False), ("one", True), ("two", False), ("two", True), ("", False), ("", False), ("two", False))
+    for number, (mark, kept) in enumerate(runs):
+        use(monkeypatch, look(mark), step("lifecycles", good))
         report = carried_out(str(tmp_path), resume=True)
-        assert [one.kept for one in report.steps] == [False, kept], mark
-        assert any("not what it was" in note for note in report.notes) is (mark == "two" and not kept)
+        assert [one.kept for one in report.steps] == [False, kept], number
+        assert any("begun anew" in note for note in report.notes) is not kept, number
+
+
+def test_a_run_that_ends_before_it_has_looked_loses_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, look(), step("lifecycles", good))
+    carried_out(str(tmp_path))
+
+    def ended(job: Job) -> Came:
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(60)
+        return passed("never")
+
+    use(monkeypatch, step("probe", ended, False, resumed=False), step("lifecycles", good))
+    assert carried_out(str(tmp_path), resume=True).exit_code == 128 + signal.SIGTERM
+    use(monkeypatch, look(), step("lifecycles", good))
+    assert [one.kept for one in carried_out(str(tmp_path), resume=True).steps] == [False, True]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -100,14 +136,79 @@ def test_a_signal_leaves_a_report(number: int, monkeypatch: pytest.MonkeyPatch, 
         time.sleep(60)
         return passed("never")
 
-    use(monkeypatch, step("lifecycles", good), step("ops", ended), step("bench", good))
+    use(monkeypatch, look(), step("lifecycles", good), step("ops", ended), step("bench", good))
     report = carried_out(str(tmp_path))
-    assert [one.result for one in report.steps] == [PASS, INCONCLUSIVE, INCONCLUSIVE]
+    assert [one.result for one in report.steps] == [PASS, PASS, INCONCLUSIVE, INCONCLUSIVE]
     assert report.exit_code == 128 + number
-    use(monkeypatch, step("lifecycles", good), step("ops", good), step("bench", good))
+    use(monkeypatch, look(), step("lifecycles", good), step("ops", good), step("bench", good))
     again = carried_out(str(tmp_path), resume=True)
-    assert [one.kept for one in again.steps] == [True, False, False]
+    assert [one.kept for one in again.steps] == [False, True, False, False]
     assert again.verdict == PASSED_SIMULATED
+
+
+def test_a_second_signal_does_not_cost_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It comes in the middle of ending: here while the rest is told."""
+    rest = run._Run.rest
+
+    def again(self: run._Run) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        rest(self)
+
+    def ended(job: Job) -> Came:
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(60)
+        return passed("never")
+
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    monkeypatch.setattr(run._Run, "rest", again)
+    use(monkeypatch, step("lifecycles", ended), step("ops", good))
+    try:
+        report = carried_out(str(tmp_path))
+        assert report.exit_code == 128 + signal.SIGINT
+        os.kill(os.getpid(), signal.SIGINT)  # while the report is written
+        assert [one.result for one in report.steps] == [INCONCLUSIVE, INCONCLUSIVE]
+    except (KeyboardInterrupt, SystemExit):
+        pytest.fail("the second signal ended the report")
+    finally:
+        for one, handler in zip((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), before, strict=True):
+            signal.signal(one, handler)
+
+
+def test_a_folder_that_is_gone_does_not_cost_the_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+
+    def removes(job: Job) -> Came:
+        shutil.rmtree(folder)
+        return passed("done")
+
+    use(monkeypatch, look(), step("lifecycles", removes), step("ops", good))
+    report = carried_out(str(folder))
+    assert (report.verdict, report.exit_code) == (PASSED_SIMULATED, 0)
+    assert sum("state.json: cannot be written" in note for note in report.notes) == 1
+
+
+def test_what_is_to_be_left_alone_is_left_alone_by_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened = tmp_path / "opened"
+
+    def opens(job: Job) -> Came:
+        opened.write_text("")
+        return passed("done")
+
+    busy = replace(REAL, left_alone="in use by process 1", lift="--shared")
+    names = [one.name for one in STEPS if one.per_device]
+    use(monkeypatch, *(step(name, opens) for name in names), found=(busy,))
+    report = carried_out(str(tmp_path / "state"))
+    assert {one.reason for one in report.steps} == {"left alone: in use by process 1 (--shared)"}
+    assert [one.result for one in report.steps] == [INCONCLUSIVE] * len(names)
+    assert not opened.exists()
+
+
+def test_a_profile_of_the_user_decides_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ACCELCTL_NO_CONFIG", raising=False)
+    use(monkeypatch, step("ops", lambda job: passed(os.environ.get("ACCELCTL_NO_CONFIG", "unset"))))
+    assert carried_out(str(tmp_path)).steps[0].reason == "1"
+    assert "ACCELCTL_NO_CONFIG" not in os.environ
 
 
 def test_skips_are_told_and_cost_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,6 +242,22 @@ def test_a_step_that_dies() -> None:
     came, _ = in_box(dies)
     assert (came.result, [one.id for one in came.findings]) == (FAIL, ["STEP-FAILED"])
     assert "SIGSEGV" in came.reason
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_step_that_somebody_ends_decides_nothing(number: int) -> None:
+    def ended(say: Say) -> Came:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        raise AssertionError
+
+    def in_order(say: Say) -> Came:
+        raise SystemExit(128 + number)
+
+    for work in (ended, in_order):
+        came, _ = in_box(work)
+        assert (came.result, came.cut, came.findings) == (INCONCLUSIVE, True, ())
+        assert signal.Signals(number).name in came.reason
 
 
 ERRORS: list[tuple[BaseException, str, list[str], bool]] = [
@@ -181,6 +298,24 @@ WRONG = [
     (Order(max_regress=-1.0), "--max-regress"),
     (Order(max_regress=float("nan")), "--max-regress"),
 ]
+
+
+@pytest.mark.parametrize("option", ["expect", "baseline", "caps"])
+def test_a_pipe_is_refused_and_not_waited_for(option: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=f"--{option} .*pipe: not a plain file"):
+        run.check(replace(Order(), **{option: str(tmp_path / "pipe")}))  # type: ignore[arg-type]
+
+
+def test_what_nothing_can_be_compared_with_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "type.toml").write_text('schema = "accelctl.expect/1"\n')
+    with pytest.raises(UsageError, match="expects nothing"):
+        run.check(Order(expect=str(tmp_path / "type.toml")))
+    place = Fingerprint(device="sim:0", title="t", driver="sim", simulated=True, cpu="c", cpus=2, versions={})
+    empty = BenchReport(fingerprint=place, chip="sim", proven="", command="", seconds=1.0, rounds=0)
+    store.save(str(tmp_path / "base.json"), empty)
+    with pytest.raises(UsageError, match="no figures"):
+        run.check(Order(baseline=str(tmp_path / "base.json")))
 
 
 @pytest.mark.parametrize(("order", "word"), WRONG)

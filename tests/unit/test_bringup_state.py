@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelctl.accept.bringup.state import FILE, State, default_folder, key, packed, unpacked
+from accelctl.abi import capabilityfile
+from accelctl.accept.bringup import state as state_module
+from accelctl.accept.bringup.state import FILE, State, default_folder, digest, key, packed, unpacked
 from accelctl.accept.bringup.step import Order
 from accelctl.errors import UsageError
 from accelctl.model.bringupreport import Bar, Chart, Fact, StepResult
@@ -67,9 +69,12 @@ def test_resume_keeps_what_was_done(tmp_path: Path) -> None:
     head = key(ORDER, (SIM,))
     with State(str(tmp_path)) as state:
         state.begin(dict(head))
+        assert state.seen("this machine") == ""
         state.add(STEP)
     with State(str(tmp_path)) as state:
         assert state.resume(dict(head)) == ""
+        assert state.kept("ops", "sim:0") is None, "which machine is this?"
+        assert state.seen("this machine") == ""
         assert state.kept("ops", "sim:0") == STEP
         assert state.kept("ops", "sim:1") is None
         state.begin(dict(head))
@@ -88,10 +93,36 @@ CHANGES = [
 def test_another_question_is_begun_anew(what: str, order: Order, found: Any, tmp_path: Path) -> None:
     with State(str(tmp_path)) as state:
         state.begin(key(ORDER, (SIM,)))
+        state.seen("this machine")
         state.add(STEP)
     with State(str(tmp_path)) as state:
         assert what in state.resume(key(order, found))
+        state.seen("this machine")
         assert state.kept("ops", "sim:0") is None
+
+
+def test_the_users_own_records_are_part_of_the_question(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    found = []
+    for text in ("", "one", "two"):
+        if text:
+            path = Path(capabilityfile.default_path())
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        found.append(key(ORDER, (SIM,))["caps"])
+    assert len(set(found)) == 3
+
+
+def test_a_restart_is_part_of_the_question(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = key(ORDER, (SIM,))
+    (tmp_path / "boot_id").write_text("another\n")
+    monkeypatch.setattr(state_module, "BOOT_ID", str(tmp_path / "boot_id"))
+    assert [name for name, value in key(ORDER, (SIM,)).items() if before[name] != value] == ["boot"]
+
+
+def test_a_pipe_does_not_keep_the_key_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    digest(str(tmp_path / "pipe"))
 
 
 def test_time_is_no_part_of_the_question() -> None:
@@ -147,7 +178,7 @@ def test_the_default_folder_is_one_for_each_question(monkeypatch: pytest.MonkeyP
 
 KILLED = """
 import sys
-from tests.bringupkit import Plain, carried_out, step, use
+from tests.bringupkit import Plain, carried_out, look, step, use
 from accelctl.accept.bringup.step import passed
 import time
 
@@ -160,7 +191,7 @@ def second(job):
     time.sleep(float(sys.argv[3]))
     return passed("done")
 
-use(Plain, step("lifecycles", first), step("ops", second, box_s=100.0))
+use(Plain, look(), step("lifecycles", first), step("ops", second, box_s=100.0))
 report = carried_out(sys.argv[1], resume=True)
 print(report.verdict, [one.kept for one in report.steps])
 """
@@ -178,5 +209,5 @@ def test_killed_between_steps_it_goes_on(tmp_path: Path) -> None:
     running.send_signal(signal.SIGKILL)
     running.communicate()
     done = subprocess.run([*command, "0"], env=environment(), capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "passed (simulated) [True, False]\n"
+    assert done.stdout == "passed (simulated) [False, True, False]\n"
     assert log.read_text().split() == ["first", "second", "second"]

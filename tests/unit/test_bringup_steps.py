@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from accelctl.accept.bringup import needs
-from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, PASS, SKIP, Order
-from accelctl.accept.bringup.steps import bench, disruptive, lifecycles, ops, probe, semantics
+from accelctl.abi import capabilityfile
+from accelctl.abi.capability import Capability, Platform
+from accelctl.abi.lifecycle import NotOffered, Target
+from accelctl.abi.ops import Device as OpsDevice
+from accelctl.accept.bench.rounds import not_measured
+from accelctl.accept.bringup import needs, subjects
+from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, PASS, SKIP, Job, Order
+from accelctl.accept.bringup.steps import bench, capabilities, disruptive, lifecycles, ops, probe, semantics
+from accelctl.errors import AccelError, NoDeviceError
 from accelctl.model.benchreport import (
     BYTES_PER_S,
     HIDDEN,
+    MISSING,
+    NEW,
     SAME,
     SLOWER,
     BenchReport,
@@ -65,6 +75,40 @@ def test_a_node_that_was_asked_for_must_open(identity: str, level: str, device: 
     assert probe._judged(Finding(identity, level, "title", device), (SIM,)).level == becomes
 
 
+LIBRARY = replace(SIM, id="opencl:0", ops_device="opencl:0", memory_device="", simulated=False)
+CARDS = [
+    (("pci:1",), "critical", "pci:1", True),
+    (("pci:1",), "info", "pci:1", True),
+    (("pci:1",), "critical", "pci:2", False),
+    (("pci:1", "pci:2"), "error", "pci:2", True),
+    (("pci:1", "pci:2"), "warn", "pci:2", False),
+    ((), "critical", "pci:1", False),
+    ((), "info", None, True),
+]
+
+
+@pytest.mark.parametrize(("on", "level", "device", "counts"), CARDS)
+def test_what_is_wrong_with_the_card_behind_a_library(
+    on: tuple[str, ...], level: str, device: str | None, counts: bool
+) -> None:
+    assert probe._concerns(Finding("HANG-READ", level, "no answer", device), (replace(LIBRARY, on=on),)) is counts
+
+
+def library(node: str, accelerator: bool = True) -> OpsDevice:
+    return OpsDevice(Target("opencl:0", "opencl", "opencl", node), "Radeon", accelerator=accelerator)
+
+
+def test_the_card_behind_a_library_is_told_by_its_node() -> None:
+    def card(identity: str, node: str, kind: str = "physical") -> Device:
+        return Device(identity, kind, "", facts={"node/renderD128/path": Reading(node, "sys/x")})
+
+    both = [card("pci:1", "dev/dri/renderD128"), card("pci:2", "dev/dri/renderD129"), card("vgem", "x", "virtual")]
+    here: Any = SimpleNamespace(scan=SimpleNamespace(devices={one.id: one for one in both}))
+    assert subjects._behind(library("/dev/dri/renderD129"), here) == ("pci:2",)
+    assert subjects._behind(library(""), here) == ("pci:1", "pci:2")
+    assert subjects._behind(library("/dev/dri/renderD129", accelerator=False), here) == ()
+
+
 # -- lifecycles and disruptive -----------------------------------------------------------------------------------------
 
 
@@ -100,6 +144,20 @@ def test_what_was_not_decided() -> None:
     assert lifecycles.judged(stress(good, unsure), "x").result == INCONCLUSIVE
     assert lifecycles.judged(stress(good), "x").result == PASS
     assert lifecycles.judged(stress(Outcome("a", SKIP, "not supported")), "x").result == SKIP
+
+
+def test_a_run_that_was_ended_decides_nothing_but_what_it_found() -> None:
+    def ended(*outcomes: Outcome) -> StressReport:
+        return replace(stress(*outcomes), interrupted=True)
+
+    good = Outcome("a", PASS, "balanced", cycles=5, seconds=1.0)
+    for report, result in (
+        (ended(good), INCONCLUSIVE),
+        (ended(Outcome("a", SKIP, "not supported")), INCONCLUSIVE),
+        (ended(leak("a")), FAIL),
+    ):
+        came = lifecycles.judged(report, "x")
+        assert (came.result, came.cut) == (result, True)
 
 
 def test_a_fault_point_that_leaks() -> None:
@@ -220,6 +278,65 @@ def test_nothing_measured_and_a_run_that_broke_off() -> None:
     assert bench.judged(replace(BENCH, figures=(), skipped=(Skipped("pool", "no memory"),)), "x").result == SKIP
     came = bench.judged(replace(BENCH, gone="lost"), "x")
     assert (came.result, came.findings[0].id) == (FAIL, "STEP-FAILED")
+
+
+LOST = Skipped("pool", "Input/output error", FAIL)
+
+
+def test_what_failed_is_no_pass_and_says_why() -> None:
+    for report in (replace(BENCH, skipped=(LOST,)), replace(BENCH, figures=(), skipped=(LOST,))):
+        for other in (None, compared(SAME)):
+            came = bench.judged(report, "x", other, "base.json")
+            assert (came.result, came.cut) == (INCONCLUSIVE, False)
+            assert "pool: Input/output error" in came.reason
+    assert "pool: no memory" in bench.judged(replace(BENCH, skipped=(Skipped("pool", "no memory"),)), "x").reason
+
+
+def test_a_baseline_with_which_nothing_is_compared_is_no_pass() -> None:
+    alone = [row._replace(slowdown=None) for row in compared(MISSING, NEW).rows]
+    for report in (BENCH, replace(BENCH, figures=())):
+        for rows in ((), (alone[0],), (alone[1],), (compared(SAME).rows[0], alone[0])):
+            came = bench.judged(report, "x", replace(compared(), rows=tuple(rows)), "base.json")
+            assert came.result == INCONCLUSIVE, rows
+    missing = bench.judged(BENCH, "x", replace(compared(), rows=(compared(SAME).rows[0], alone[0])), "base.json")
+    assert "channel/0" in missing.reason
+
+
+def test_a_measurement_that_was_ended_decides_nothing_but_what_it_found() -> None:
+    for report, other, result in (
+        (replace(BENCH, ended=143), None, INCONCLUSIVE),
+        (replace(BENCH, ended=143, figures=()), None, INCONCLUSIVE),
+        (replace(BENCH, ended=143), compared(SAME), INCONCLUSIVE),
+        (replace(BENCH, ended=143), compared(SLOWER), FAIL),
+    ):
+        came = bench.judged(report, "x", other, "base.json")
+        assert (came.result, came.cut) == (result, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (NoDeviceError("no second device"), SKIP),
+        (NotOffered("no address-space allocator"), SKIP),
+        (AccelError("no CPU mapping", kind="not_supported"), SKIP),
+        (AccelError("refused", kind="internal"), FAIL),
+        (OSError(5, "Input/output error"), FAIL),
+    ],
+)
+def test_what_is_not_offered_has_not_failed(error: Exception, result: str) -> None:
+    assert not_measured("pool", "why", error).result == result
+
+
+# -- capabilities --
+
+
+def test_records_of_another_device_prove_nothing(tmp_path: Path) -> None:
+    record = Capability(kernel="relu", op="relu", platform=Platform("opencl:0", "", "pocl 3.1"))
+    path = str(tmp_path / "caps.toml")
+    capabilityfile.update(path, lambda records: [record])
+    came = capabilities.work(Job(Order(caps=path), (SIM,), SIM, 10.0, print))
+    assert came.result == SKIP
+    assert f"{path} has no record of sim:0" in came.reason
 
 
 # -- needs -------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from accelctl.accept.fleetread import Rules, members, resolve, rules
 from accelctl.accept.fleetslow import figures, slow
 from accelctl.errors import UsageError
 from accelctl.render import fleet as view
+from accelctl.render.document import dumps
 from accelctl.render.layout import cells
 from accelctl.render.term import Term
 from tests.helpers import run_cli
@@ -421,3 +422,58 @@ def test_noise_and_small_fleets_blame_nobody(tmp_path: Path) -> None:
 )
 def test_any_figures_are_read_or_left(rows: dict[str, Any]) -> None:
     slow([(str(n), figures({"volatile": rows})) for n in range(5)])
+
+
+HUGE = "9" * 400
+"""A whole number that no float holds."""
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("place", ["odd", "figure"])
+def test_a_number_that_is_none_spoils_only_its_own_report(number: str, place: str, tmp_path: Path) -> None:
+    good = json.dumps(bench(25, 10))
+    bad = good.replace("25000000000.0", number) if place == "figure" else good.replace('"x"', number)
+    assert bad != good
+    fleet = merge([written(tmp_path, {**{f"n{n}": good for n in range(1, 6)}, "n6": bad})], ALL)
+    assert [(one.node, one.reason) for one in fleet.bad] == [("n6", f"no JSON: {number} is no number")]
+    assert [group.nodes for group in fleet.groups] == [("n1", "n2", "n3", "n4", "n5")]
+    assert dumps(view.document(fleet))
+
+
+@pytest.mark.parametrize("number", [HUGE, "1" * 5000, "5e-324", "1.7e308", "1e-19", "1e19"])
+@pytest.mark.parametrize("odd", [1, 3])
+def test_figures_that_nothing_measures_do_not_end_it(number: str, odd: int, tmp_path: Path) -> None:
+    good = json.dumps(bench(25, 10))
+    bad = good.replace("25000000000.0", number).replace("1e-05", number)
+    fleet = merge([written(tmp_path, {f"n{n}": bad if n <= odd else good for n in range(1, 7)})], ALL)
+    assert fleet.nodes + len(fleet.bad) == 6
+    assert not fleet.slow
+    assert text(fleet)
+    assert dumps(view.document(fleet))
+    assert view.nagios_line(fleet)[0]
+
+
+def test_a_document_of_a_pipe_with_such_a_number_leaves_those_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = json.dumps(report())
+    fleet = piped(monkeypatch, f"{good} {good.replace('16', 'NaN')}\n{good}")
+    assert [group.nodes for group in fleet.groups] == [("1", "3")]
+    assert [one.node for one in fleet.bad] == ["2"]
+
+
+class Counted(str):
+    """A text that counts what is copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> str:
+        found = super().__getitem__(key)
+        self.copied += len(found)
+        return found
+
+
+@pytest.mark.parametrize("between", ["", "\n", " " * 50 + "\r\n\t"])
+def test_a_pipe_is_copied_once_however_many_documents_it_has(between: str) -> None:
+    one = json.dumps(report())
+    stream = Counted(between + (one + between) * 500)
+    assert list(fleetread._documents(stream)) == [one] * 500
+    assert stream.copied <= len(stream)

@@ -17,8 +17,8 @@ def ask_after(seconds: float) -> None:
 
 
 def test_a_signal_ends_the_wait_at_any_moment() -> None:
-    """Some come before the wait, some as it begins, some within: a handler that took a lock of the wait would hang here,
-    and a wait without an end would miss those that come just before it."""
+    """Some come before the wait, some as it begins, some within: a handler that took a lock of the wait would hang
+    here, and a wait without an end would miss those that come just before it."""
     noise = random.Random(1)
     for _ in range(TIMES):
         with serving._signals() as stop:

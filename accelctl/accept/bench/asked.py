@@ -9,7 +9,7 @@ from accelctl.accept.bench import compare, golden, run, store
 from accelctl.errors import UsageError
 from accelctl.exits import ExitCode
 from accelctl.hal.root import open_root
-from accelctl.model.benchreport import BenchReport, Comparison, GoldenDelta, GoldenSet
+from accelctl.model.benchreport import STOPPED, BenchReport, Comparison, GoldenDelta, GoldenSet
 
 Tick = Callable[[str, int, int], None]
 
@@ -45,7 +45,8 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """A run that was ended says so; else a regression or a changed result is 1; 77 where nothing was measured."""
+        """A run that was ended says so; else a regression, a changed result or a missing one is 1; 77 where nothing
+        was measured."""
         found = [one.exit_code for one in (self.report, self.comparison, self.delta) if one is not None]
         worst = [code for code in found if code not in (int(ExitCode.OK), int(ExitCode.SKIPPED))]
         if self.report is not None and self.report.exit_code in worst:
@@ -73,7 +74,7 @@ def carry_out(request: Request, tick: Tick = lambda name, number, count: None) -
             golden.save(request.golden_save, results)
     if request.timed:
         report = run.measure(request.device, parts, request.seconds, link=request.link, tick=tick)
-        if base is not None and report.figures:
+        if base is not None and (report.figures or report.verdict != STOPPED):
             comparison = compare.compare(base, report, request.max_regress)
         if request.save and not report.exit_code:
             store.save(request.save, report)

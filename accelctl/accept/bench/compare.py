@@ -11,6 +11,7 @@ together (1 - 0.05 / k each) still shows one. With a limit of 5 %:
     faster   the same the other way round: below 1 / 1.05, and below 1
     same     the interval ends below 1.05: no regression, whatever else it is
     hidden   anything else: the noise hides the answer
+    missing  the base has it, it was asked for, and it could not be measured now: nobody knows
 
 So runs of equal things give a "slower" anywhere in at most 5 % of the comparisons, whatever the noise, as long as it is
 alike in both runs; what differs between runs is what the limit is for.
@@ -30,6 +31,7 @@ from accelctl.model.benchreport import (
     NEW,
     SAME,
     SLOWER,
+    UNASKED,
     BenchReport,
     Change,
     Comparison,
@@ -54,10 +56,9 @@ def compare(base: BenchReport, now: BenchReport, max_regress: float = MAX_REGRES
     rows = [_change(old, new, together, limit) for old, new in pairs]
     met = {row.id for row in rows}
     rows += [_alone(one, NEW) for one in now.figures if one.id not in met]
-    parts = {one.part for one in now.figures}
-    rows += [_alone(one, MISSING) for one in base.figures if one.id not in met and one.part in parts]
-    gone = {one.part: None for one in base.figures if one.part not in parts}
-    rows += [Change(part, MISSING, None, None, None, "", detail="the part was not measured now") for part in gone]
+    rows += [_alone(one, MISSING) for one in base.figures if one.id not in met and one.part in now.parts]
+    unasked = dict.fromkeys(one.part for one in base.figures if one.part not in now.parts)
+    rows += [Change(part, UNASKED, None, None, None, "") for part in unasked]
     return Comparison(
         rows=tuple(rows),
         max_regress=max_regress,

@@ -22,7 +22,7 @@ from accelctl.errors import NoDeviceError, UsageError
 from accelctl.hal.endings import in_order
 from accelctl.hal.lockfile import replaced
 from accelctl.hal.root import open_root
-from accelctl.model.benchreport import Drift, Golden, GoldenDelta, GoldenSet
+from accelctl.model.benchreport import MISSING, Drift, Golden, GoldenDelta, GoldenSet
 from accelctl.model.snapshotjson import read_as
 
 SCHEMA = "accelctl.golden/1"
@@ -123,12 +123,14 @@ def read(path: str) -> GoldenSet:
 def compare(base: GoldenSet, now: GoldenSet) -> GoldenDelta:
     """In the order of the set. Of another device too: then most of it is drift."""
     there = {(row.case, row.output): row for row in now.rows}
+    why = dict(note.partition(": ")[::2] for note in now.notes)
     rows: list[Drift] = []
     equal = 0
     for old in base.rows:
         new = there.pop((old.case, old.output), None)
         if new is None:
-            rows.append(Drift(old.case, old.op, "missing", f"{old.output}: there is no such result now"))
+            said = f"; {why[old.case]}" if old.case in why else ""
+            rows.append(Drift(old.case, old.op, MISSING, f"{old.output}: there is no such result now{said}"))
         elif new.digest == old.digest:
             equal += 1
         else:

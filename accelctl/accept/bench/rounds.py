@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
+from accelctl.abi.lifecycle import NotOffered
 from accelctl.accept.bench.statistics import spread
+from accelctl.errors import NoDeviceError
 from accelctl.model.benchreport import SECONDS, Ceiling, Figure, Skipped
+from accelctl.model.stressreport import FAIL, SKIP
 
 LEAST, MOST = 7, 41
 """Rounds. With 7 on either side, things that never overlap can be told apart among 80 figures; more than 41 are not
@@ -114,6 +117,16 @@ class Running:
         )
 
 
+def not_measured(what: str, why: str, error: Exception) -> Skipped:
+    """What the device does not offer is a skip; what it refused or did wrong has failed."""
+    offered = not isinstance(error, (NotOffered, NoDeviceError)) and getattr(error, "kind", "") != "not_supported"
+    return Skipped(what, why, FAIL if offered else SKIP)
+
+
+def _left_out(task: Task, why: str, error: Exception) -> Skipped:
+    return not_measured(f"{task.part}/{task.name}", why, error)
+
+
 def _first(call: Call) -> float:
     """Seconds of a call, the best of three: the first ones make room in caches and pages."""
     return min(_burst(call, 1, False) for _ in range(3))
@@ -156,7 +169,7 @@ class Rounds:
             try:
                 one.warm(share)
             except Exception as error:
-                self.skipped.append(Skipped(f"{one.task.part}/{one.task.name}", failed(one.task, error)))
+                self.skipped.append(_left_out(one.task, failed(one.task, error), error))
                 continue
             good.append(one)
         self.running = self._affordable(good)
@@ -186,7 +199,7 @@ class Rounds:
                 try:
                     one.round()
                 except Exception as error:
-                    self.skipped.append(Skipped(f"{one.task.part}/{one.task.name}", failed(one.task, error)))
+                    self.skipped.append(_left_out(one.task, failed(one.task, error), error))
                     self.running.remove(one)
             self.count += 1
 

@@ -16,7 +16,7 @@ from accelctl.abi.handshake import Chip
 from accelctl.abi.lifecycle import NotOffered, Target
 from accelctl.accept.bench import bandwidth, calls, ceilings, memory
 from accelctl.accept.bench.ops import Ops
-from accelctl.accept.bench.rounds import Rounds, Task
+from accelctl.accept.bench.rounds import Rounds, Task, not_measured
 from accelctl.accept.bench.subject import FREE_SHARE, MOST_BYTES, Subject
 from accelctl.errors import AccelError, NoDeviceError, UsageError
 from accelctl.exits import SIGNAL_BASE
@@ -161,7 +161,7 @@ class Run:
                 try:
                     found += group()
                 except (AccelError, OSError, NotOffered) as error:
-                    self._skipped.append(Skipped(part, self._why(error)))
+                    self._skipped.append(not_measured(part, self._why(error), error))
         return found
 
     def _groups(self, part: str, subject: Subject) -> Iterator[Group]:
@@ -249,6 +249,7 @@ class Run:
             command=shlex.join(["accelctl", *sys.argv[1:]]),
             seconds=took,
             rounds=rounds.count,
+            parts=self._parts,
             figures=figures,
             ops=self._ops.rows(figures),
             skipped=(*self._skipped, *rounds.skipped),

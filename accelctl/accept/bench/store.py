@@ -16,7 +16,7 @@ import accelctl
 from accelctl.accept.bench.statistics import spread
 from accelctl.errors import UsageError
 from accelctl.hal.lockfile import content, replaced
-from accelctl.model.benchreport import SCHEMA, UNITS, BenchReport, Figure
+from accelctl.model.benchreport import LEAST, MOST, SCHEMA, UNITS, BenchReport, Figure, is_sample
 from accelctl.model.snapshotjson import read_as
 
 MOST_BYTES, MOST_FIGURES, MOST_SAMPLES = 16 << 20, 1000, 200
@@ -119,8 +119,8 @@ def _checked(figure: Figure, where: str) -> Figure:
         raise UsageError(f"{who}: 1 to {MOST_SAMPLES} samples can be, not {len(figure.samples)}")
     if len(figure.floor) not in (0, len(figure.samples)):
         raise UsageError(f"{who}: {len(figure.floor)} samples of the floor beside {len(figure.samples)}")
-    if not all(0 < one < 1e18 for one in (*figure.samples, *figure.floor)):
-        raise UsageError(f"{who}: a sample is not between 0 and 1e18")
+    if not all(map(is_sample, (*figure.samples, *figure.floor))):
+        raise UsageError(f"{who}: a sample is not between {LEAST:g} and {MOST:g}")
     return figure._replace(
         spread=spread(figure.samples),
         floor_spread=spread(figure.floor) if figure.floor else None,

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 
 from accelctl.accept.bringup.step import FAIL, Came, Say, finding, undecided
 from accelctl.errors import AccelError, NoDeviceError, PermissionDenied, UsageError
+from accelctl.exits import SIGNAL_BASE
 from accelctl.hal.child import Watch
 from accelctl.hal.reader import Event, Failed, Finished, Message, Stuck, WatchedChild, hangs_yet
 
+WISHED = ("SIGTERM", "SIGHUP", "SIGINT")
 IDS = ("STEP-HANG", "STEP-FAILED")
 FOREVER = 1e9
 """Of the watched path: steps watch their own calls, and this one watches only the clock."""
 
 
 def boxed(name: str, device: str, work: Callable[[Say], Came], box_s: float, say: Say) -> Came:
-    """What ``work`` came to, at the latest after ``box_s``. It may load what it wants: nothing of it stays here."""
+    """What ``work`` came to, at the latest after ``box_s``. It may load what it wants: nothing of it stays here.
+
+    A service that it starts reads no configuration: an op that somebody's profile switches off is no op of the device
+    that was found right."""
 
     def child(watch: Watch) -> Came:
+        os.environ["ACCELCTL_NO_CONFIG"] = "1"
         return work(watch.send)
 
     with WatchedChild(child, deadline_s=FOREVER) as running:
@@ -48,9 +56,21 @@ def _cut(name: str, device: str, box_s: float) -> Came:
     )
 
 
+def _ended(event: Event) -> str:
+    """The signal by which somebody ended the step's process; empty: it was nobody's wish."""
+    if isinstance(event, Failed) and isinstance(event.error, SystemExit):
+        number = int(event.error.code or 0) - SIGNAL_BASE
+        return next((name for name in WISHED if number == signal.Signals[name]), "")
+    state = event.state if isinstance(event, Stuck) else ""
+    return next((name for name in WISHED if name in state), "")
+
+
 def _failed(name: str, device: str, event: Event) -> Came:
     """A right or a device that is missing decides nothing; what the device did to the step's process does."""
     error = event.error if isinstance(event, Failed) else None
+    ended = _ended(event)
+    if ended:
+        return undecided(f"ended by {ended} before it was done")._replace(cut=True)
     if isinstance(error, (UsageError, NoDeviceError, PermissionDenied)):
         return undecided(error.message)
     if error is not None and not isinstance(error, AccelError):

@@ -14,6 +14,7 @@ from accelctl.accept.bringup.state import State, default_folder
 from accelctl.accept.bringup.step import Order
 from accelctl.accept.bringup.subjects import chosen
 from accelctl.accept.bringup.table import Planned, planned
+from accelctl.errors import UsageError
 from accelctl.model import quantity
 from accelctl.model.bringupreport import BringupReport
 
@@ -64,6 +65,14 @@ def order_of(request: Request) -> Order:
     )
     run.check(order)
     return order
+
+
+def check_outputs(html: str, junit: str, *, as_json: bool, nagios: bool) -> None:
+    """UsageError where two things would go to one place."""
+    if as_json + nagios + (junit == "-") + (html == "-") > 1:
+        raise UsageError("--json, --nagios, --junit - and --html - exclude each other")
+    if html and junit and os.path.realpath(html) == os.path.realpath(junit):
+        raise UsageError(f"--html {html} and --junit {junit} are one file")
 
 
 def plan(request: Request) -> list[Planned]:

@@ -13,11 +13,11 @@ import accelctl
 from accelctl.accept.bringup import subjects as choosing
 from accelctl.accept.bringup.boxed import boxed
 from accelctl.accept.bringup.state import State, key
-from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, LEVELS, SKIP, Came, Job, Order, undecided
+from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, LEVELS, SKIP, Came, Job, Order, left_alone, undecided
 from accelctl.accept.bringup.table import AFTER_HANG, Planned, planned
-from accelctl.errors import UsageError
+from accelctl.errors import AccelError, UsageError
 from accelctl.exits import SIGNAL_BASE
-from accelctl.hal.endings import in_order
+from accelctl.hal.endings import once
 from accelctl.model.bringupreport import BringupReport, StepResult, Subject
 
 Tick = Callable[[int, int, str, str], None]
@@ -42,15 +42,21 @@ def check(order: Order) -> None:
 
 
 def _check_files(order: Order) -> None:
-    """Read once, so that a typing error costs nothing."""
+    """Read once, so that a typing error costs nothing. Steps read them again, so a pipe will not do."""
+    for option, path in (("--expect", order.expect), ("--baseline", order.baseline), ("--caps", order.caps)):
+        if path and os.path.exists(path) and not os.path.isfile(path):
+            raise UsageError(f"{option} {path}: not a plain file, and it is read more than once")
     if order.expect:
         from accelctl.accept import manifest
 
-        manifest.load(order.expect)
+        wanted = manifest.load(order.expect)
+        if not (wanted.machine or wanted.parameters or wanted.devices):
+            raise UsageError(f"{order.expect}: it expects nothing", "accelctl probe --save-expect FILE writes one")
     if order.baseline:
         from accelctl.accept.bench import store
 
-        store.read(order.baseline)
+        if not store.read(order.baseline).figures:
+            raise UsageError(f"{order.baseline}: it has no figures to compare with", "accelctl bench --save FILE")
     if order.caps:
         from accelctl.abi import capabilityfile
 
@@ -74,7 +80,7 @@ def carry_out(order: Order, state: State, command: str, tick: Tick, resume: bool
         state.begin(head)
     run = _Run(order, found, state, report, tick, begin)
     try:
-        with in_order():
+        with once():
             run.everything()
     except KeyboardInterrupt:
         report.ended = SIGNAL_BASE + signal.SIGINT
@@ -121,11 +127,12 @@ class _Run:
             return _result(one, Came(SKIP, one.why))
         kept = self._state.kept(one.step.name, one.device) if one.step.resumed else None
         if kept is not None:
-            self._note_hang(kept)
             return replace(kept, kept=True)
         hung = self._hung.get(one.device, "")
         if hung and one.step.name not in AFTER_HANG:
             return _result(one, Came(INCONCLUSIVE, f"not run: the device hangs ({hung})"))
+        if one.subject is not None and one.subject.left_alone:
+            return _result(one, undecided(left_alone(one.subject.left_alone, one.subject.lift)))
         left = self._end - time.monotonic()
         if left < LEAST_S:
             return _result(one, Came(INCONCLUSIVE, f"not run: no time left of {self._order.time_s:g} s", cut=True))
@@ -146,20 +153,21 @@ class _Run:
             say,
         )
         result = _result(one, came, time.monotonic() - begin, box_s)
-        self._note_machine(came)
         self._note_hang(result)
-        if one.step.resumed and not result.cut:
-            self._state.add(result)
+        if one.step.resumed:
+            self._keep(result)
+        else:
+            why = self._state.seen(came.fingerprint)
+            self._report.notes += [f"begun anew: {why}"] if why else []
         return result
 
-    def _note_machine(self, came: Came) -> None:
-        if not came.fingerprint:
-            return
-        before = self._state.fingerprint
-        if before and before != came.fingerprint:
-            self._state.forget()
-            self._report.notes.append("begun anew: the machine is not what it was: another one, or changed since")
-        self._state.fingerprint = came.fingerprint
+    def _keep(self, result: StepResult) -> None:
+        """What cannot be written cannot be resumed, and decides nothing."""
+        try:
+            self._state.add(result)
+        except AccelError as error:
+            note = f"--resume will not find all of this run: {error.message}"
+            self._report.notes += [note] if note not in self._report.notes else []
 
     def _note_hang(self, step: StepResult) -> None:
         if step.hang and step.device:

@@ -11,13 +11,18 @@ from types import TracebackType
 from typing import Any
 
 import accelctl
+from accelctl.accept.bringup.needs import records_of
 from accelctl.accept.bringup.step import Order
 from accelctl.accept.capture import save
 from accelctl.errors import AccelError, UsageError
+from accelctl.hal.boot import BOOT_ID
 from accelctl.hal.claim import Claim
+from accelctl.hal.lockfile import content
 from accelctl.model.bringupreport import RESULTS, Bar, Chart, Fact, StepResult, Subject
 from accelctl.model.finding import LEVELS, Evidence, Finding
+from accelctl.model.stressreport import FAIL, PASS
 
+UNSEEN = "whether this is the machine of the earlier run cannot be told"
 SCHEMA = "accelctl.bringup-state/1"
 FILE, LOCK = "state.json", "lock"
 MOST_BYTES = 64 << 20
@@ -35,13 +40,14 @@ def default_folder(order: Order) -> str:
 
 def key(order: Order, subjects: Iterable[Subject]) -> dict[str, str]:
     """What must be the same for a step not to be done again; names are what changed, for people."""
-    files = {name: digest(getattr(order, name)) for name in ("expect", "baseline", "caps")}
+    files = {"expect": order.expect, "baseline": order.baseline, "caps": records_of(order)}
     options = {name: value for name, value in asdict(order).items() if name not in (*files, "time_s", "sim", "kmsg")}
     return {
         "accelctl": accelctl.__version__,
         "options": json.dumps(options | {"sim": dict(order.sim)}, sort_keys=True),
         "devices": json.dumps([asdict(one) for one in subjects], sort_keys=True),
-        **files,
+        "boot": digest(BOOT_ID),
+        **{name: digest(path) for name, path in files.items()},
     }
 
 
@@ -50,10 +56,10 @@ def digest(path: str) -> str:
     if not path:
         return ""
     try:
-        with open(path, "rb") as source:
-            return hashlib.sha256(source.read(MOST_BYTES)).hexdigest()[:16]
-    except OSError:
+        found = content(path, MOST_BYTES)
+    except UsageError:
         return ""
+    return hashlib.sha256(found).hexdigest()[:16] if found is not None else ""
 
 
 class State:
@@ -76,6 +82,8 @@ class State:
         self._path = os.path.join(folder, FILE)
         self._head: dict[str, str] = {}
         self._done: list[StepResult] = []
+        self._earlier: tuple[str, list[StepResult]] = ("", [])
+        """Which machine an earlier run was on, and what it did."""
 
     def begin(self, head: dict[str, str]) -> None:
         """A new run: nothing is done yet."""
@@ -83,39 +91,44 @@ class State:
         self._save()
 
     def resume(self, head: dict[str, str]) -> str:
-        """Take over what an earlier run did. Empty where that was possible; else why this is a new run."""
-        why, done = self._read(head)
-        self._head, self._done = head, done
-        self._save()
+        """Take over what an earlier run did, once it is :meth:`seen` that it was on this machine; until then its file
+        stays as it is. Empty where that is possible; else why this is a new run."""
+        why, machine, done = self._read(head)
+        if why:
+            self.begin(head)
+        else:
+            self._head, self._earlier = head, (machine, done)
         return why
+
+    def seen(self, machine: str) -> str:
+        """The fingerprint of the machine as it is now, empty where it could not be looked at: what an earlier run did
+        is kept where it was on the same. Empty, or why nothing is kept."""
+        before, done = self._earlier
+        self._earlier, self._head["machine"] = ("", []), machine
+        if machine and before == machine:
+            self._done = done
+        elif done:
+            return "the machine is not what it was: another one, or changed since" if before and machine else UNSEEN
+        return ""
 
     def kept(self, name: str, device: str) -> StepResult | None:
         """The result of a step that was finished before."""
         return next((one for one in self._done if (one.name, one.device) == (name, device)), None)
 
-    def forget(self) -> None:
-        """The machine is another one now: all is to be done again."""
-        self._done = []
-
     def add(self, step: StepResult) -> None:
-        """A step is finished."""
+        """A step is finished. It is worth keeping where it was decided: what hung, or could not be done, may be another
+        thing the next time. UsageError where the file cannot be written."""
+        if step.result not in (PASS, FAIL) or step.hang or step.cut:
+            return
         self._done = [one for one in self._done if (one.name, one.device) != (step.name, step.device)] + [step]
         self._save()
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the machine on which the steps were done; empty before the first."""
-        return self._head.get("machine", "")
-
-    @fingerprint.setter
-    def fingerprint(self, text: str) -> None:
-        self._head["machine"] = text
 
     def _save(self) -> None:
         document = {"schema": SCHEMA, "head": self._head, "steps": [packed(one) for one in self._done]}
         save((json.dumps(document) + "\n").encode(), self._path, force=True)
 
-    def _read(self, head: dict[str, str]) -> tuple[str, list[StepResult]]:
+    def _read(self, head: dict[str, str]) -> tuple[str, str, list[StepResult]]:
+        """(why there is nothing to take over, the machine, the steps)."""
         try:
             with open(self._path, "rb") as source:
                 raw = source.read(MOST_BYTES + 1)
@@ -125,16 +138,15 @@ class State:
             before = {str(name): str(value) for name, value in document["head"].items()}
             done = [unpacked(one) for one in document["steps"]]
         except FileNotFoundError:
-            return "there is no earlier run", []
+            return "there is no earlier run", "", []
         except OSError as error:
             raise UsageError(f"{self._path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return f"{self._path} is not what accelctl wrote", []
+            return f"{self._path} is not what accelctl wrote", "", []
         changed = [name for name in head if before.get(name) != head[name]]
         if changed:
-            return f"not the same any more: {', '.join(changed)}", []
-        head["machine"] = before.get("machine", "")
-        return "", done
+            return f"not the same any more: {', '.join(changed)}", "", []
+        return "", before.get("machine", ""), done
 
     def close(self) -> None:
         """Give the folder back."""

@@ -87,9 +87,14 @@ def skipped(why: str) -> Came:
     return Came(SKIP, why)
 
 
-def undecided(why: str, **rest: str) -> Came:
+def left_alone(why: str, lift: str = "") -> str:
+    """Why a device is not opened, and what to type to have it opened."""
+    return f"left alone: {why}" + (f" ({lift})" if lift else "")
+
+
+def undecided(why: str) -> Came:
     """It was wanted and could not be done."""
-    return Came(INCONCLUSIVE, why, **rest)  # type: ignore[arg-type]
+    return Came(INCONCLUSIVE, why)
 
 
 def passed(why: str, facts: tuple[Fact, ...] = (), charts: tuple[Chart, ...] = (), command: str = "") -> Came:
@@ -113,6 +118,7 @@ __all__ = [
     "Say",
     "Step",
     "finding",
+    "left_alone",
     "passed",
     "skipped",
     "undecided",

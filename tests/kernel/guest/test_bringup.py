@@ -156,7 +156,7 @@ def test_missing_expected_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_wrong_result_in_one_op(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only_steps(monkeypatch, "probe", "ops")
     healthy(carried_out(str(tmp_path / "state"), SIM), PASSED_SIMULATED)
-    monkeypatch.setenv("PYTHONPATH", wrong_relu(tmp_path / "site"))
+    wrong_relu(monkeypatch)
     rejected(carried_out(str(tmp_path / "state"), SIM), "OPS-WRONG-RESULT")
 
 

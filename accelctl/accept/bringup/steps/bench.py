@@ -6,16 +6,18 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from accelctl.accept.bench import compare, run, store
-from accelctl.accept.bringup.step import FAIL, PASS, Came, Job, finding, skipped, undecided
+from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, PASS, Came, Job, finding, skipped
 from accelctl.model.benchreport import (
     BYTES_PER_S,
     HIDDEN,
+    MISSING,
     SECONDS,
     SLOWER,
     BenchReport,
     Change,
     Comparison,
     Figure,
+    Skipped,
     Spread,
 )
 from accelctl.model.bringupreport import Bar, Chart, Fact
@@ -36,12 +38,10 @@ def work(job: Job) -> Came:
         job.say(f"{name} {number:,} of {count:,}" if count else name)
 
     subject, order = job.device, job.order
-    if subject.left_alone:
-        return undecided(f"left alone: {subject.left_alone}" + (f" ({subject.lift})" if subject.lift else ""))
-    base = store.read(order.baseline) if order.baseline else None
     name = subject.ops_device or subject.memory_device
     parts = QUICK if order.level == 1 else ()
     seconds = max(1.0, job.box_s * SHARE[order.level])
+    base = store.read(order.baseline) if order.baseline else None
     report = run.measure((name,), parts, seconds, tick=tick)
     options = "".join(f" --part {part}" for part in parts)
     command = f"accelctl bench --device {name}{options} --seconds {seconds:.0f}"
@@ -52,31 +52,60 @@ def work(job: Job) -> Came:
 
 
 def judged(report: BenchReport, command: str, compared: Comparison | None = None, baseline: str = "") -> Came:
-    """A bench report, and what it was compared with, as a step's result."""
+    """A bench report, and what it was compared with, as a step's result. What failed was wanted, and is undecided; what
+    the device does not offer is neither."""
+    came = _whole(report, command, compared, baseline)
+    if not report.ended:
+        return came
+    if came.result != FAIL:
+        came = came._replace(result=INCONCLUSIVE, reason=f"ended by a signal before it was done; {came.reason}")
+    return came._replace(cut=True)
+
+
+def _whole(report: BenchReport, command: str, compared: Comparison | None, baseline: str) -> Came:
     facts = (*_facts(report), *(_compared_facts(report, compared, baseline) if compared is not None else ()))
     charts = tuple(_charts(report, compared))
     if report.gone:
         found = finding("STEP-FAILED", f"bench: {report.gone}", report.device, ((command, report.gone),), (command,))
         return Came(FAIL, report.gone, (found,), facts, charts, command)
-    if not report.figures:
-        return skipped("; ".join(f"{one.what}: {one.why}" for one in report.skipped) or "nothing could be measured")
-    left = f"; not measured: {', '.join(one.what for one in report.skipped)}" if report.skipped else ""
-    if compared is None:
-        return Came(
-            PASS,
-            f"{len(report.figures)} figures measured; no --baseline FILE to compare with{left}",
-            (),
-            facts,
-            charts,
-            command,
-        )
-    slower, hidden = compared.of(SLOWER), compared.of(HIDDEN)
+    slower = compared.of(SLOWER) if compared is not None else ()
     if slower:
         found = _slower(report, slower, baseline)
         return Came(FAIL, found.title, (found,), facts, charts, command)
+    lacking = _lacking(report, compared)
+    if lacking:
+        return Came(INCONCLUSIVE, lacking, (), facts, charts, command)
+    if not report.figures:
+        return skipped(_named(report.skipped) or "nothing could be measured")
+    left = f"; not measured: {_named(report.skipped)}" if report.skipped else ""
+    return Came(PASS, _said(report, compared) + left, (), facts, charts, command)
+
+
+def _lacking(report: BenchReport, compared: Comparison | None) -> str:
+    """What was wanted and is not there; empty: all is."""
+    failed = [one for one in report.skipped if one.result == FAIL]
+    if failed:
+        return f"not measured: {_named(failed)}"
+    missing = compared.of(MISSING) if compared is not None else ()
+    if missing:
+        why = f" ({_named(report.skipped)})" if report.skipped else ""
+        names = ", ".join(row.id for row in missing[:MOST])
+        return f"in the baseline, and not measured now: {names}{why}"
+    if compared is not None and all(row.slowdown is None for row in compared.rows):
+        return "nothing of what was measured is in the baseline"
+    return ""
+
+
+def _named(rows: Iterable[Skipped]) -> str:
+    return "; ".join(f"{one.what}: {one.why}" for one in rows)
+
+
+def _said(report: BenchReport, compared: Comparison | None) -> str:
+    if compared is None:
+        return f"{len(report.figures)} figures measured; no --baseline FILE to compare with"
     number = sum(row.slowdown is not None for row in compared.rows)
-    noise = f", of which noise hides {len(hidden)}" if hidden else ""
-    return Came(PASS, f"{number} figures compared with the baseline{noise}{left}", (), facts, charts, command)
+    hidden = compared.of(HIDDEN)
+    return f"{number} figures compared with the baseline" + (f", of which noise hides {len(hidden)}" if hidden else "")
 
 
 def _slower(report: BenchReport, rows: Iterable[Change], baseline: str) -> Finding:

@@ -6,7 +6,7 @@ import shlex
 
 from accelctl.abi import capabilityfile
 from accelctl.accept.bringup.needs import records_of
-from accelctl.accept.bringup.step import FAIL, PASS, Came, Job, finding
+from accelctl.accept.bringup.step import FAIL, PASS, Came, Job, finding, skipped
 from accelctl.accept.caps import check
 from accelctl.model.bringupreport import Fact
 
@@ -17,6 +17,8 @@ def work(job: Job) -> Came:
     """Records of this device whose toolchain or device is another one now."""
     path, device = records_of(job.order), job.device.ops_device
     known = [one for one in capabilityfile.read(path) if one.platform.device == device]
+    if not known:
+        return skipped(f"{path} has no record of {device} (accelctl smoke --device {device} --save FILE writes them)")
     stale = check.stale(path, device)
     gone = {(one.kernel, one.op): one.why for one in stale}
     command = f"accelctl caps verify --file {shlex.quote(path)} --device {device}"

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, PASS, SKIP, Came, Job, finding, skipped, undecided
+from accelctl.accept.bringup.step import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    SKIP,
+    Came,
+    Job,
+    finding,
+    left_alone,
+    skipped,
+    undecided,
+)
 from accelctl.accept.bringup.steps import lifecycles
 from accelctl.accept.bringup.subjects import candidate
 from accelctl.model.bringupreport import Fact
@@ -15,11 +26,9 @@ from accelctl.stress.sweeping import sweep_run
 def work(job: Job) -> Came:
     """The sweep over fault points; and SIGKILL, of a device that does not live in the worker."""
     subject = job.device
-    if subject.left_alone:
-        return undecided(f"left alone: {subject.left_alone}" + (f" ({subject.lift})" if subject.lift else ""))
     one = candidate(subject, job.order)
     if one.refusal:
-        return undecided(f"left alone: {one.refusal}")
+        return undecided(left_alone(one.refusal, one.lift))
     plan, options = lifecycles.plan(job, one), run.Options(sim=dict(job.order.sim))
     dishes = run.chosen(one, options)
     report = sweep_run(one, plan, options, door=True, kernel=False, say=job.say, dishes=dishes)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, PASS, SKIP, Came, Job, finding, skipped, undecided
+from accelctl.accept.bringup.step import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    SKIP,
+    Came,
+    Job,
+    finding,
+    left_alone,
+    skipped,
+    undecided,
+)
 from accelctl.accept.bringup.subjects import candidate
 from accelctl.hal.root import open_root
 from accelctl.model.bringupreport import Bar, Chart, Fact
@@ -26,12 +37,9 @@ CYCLES = 2000
 
 def work(job: Job) -> Came:
     """Every lifecycle of the device. A leak is told by the kernel's book, never by ours alone."""
-    subject = job.device
-    if subject.left_alone:
-        return undecided(f"left alone: {subject.left_alone}" + (f" ({subject.lift})" if subject.lift else ""))
-    one = candidate(subject, job.order)
+    one = candidate(job.device, job.order)
     if one.refusal:
-        return undecided(f"left alone: {one.refusal}" + (f" ({one.lift})" if one.lift else ""))
+        return undecided(left_alone(one.refusal, one.lift))
 
     def show(name: str, tick: Tick) -> None:
         job.say(f"{name} {tick.phase} {tick.cycles:,}" + (f" of {tick.wanted:,}" if tick.wanted else ""))
@@ -64,7 +72,16 @@ def plan(job: Job, one: Candidate) -> Plan:
 
 
 def judged(report: StressReport, said: str) -> Came:
-    """A stress report as a step's result."""
+    """A stress report as a step's result. One that somebody ended may have found something; nothing else is decided."""
+    came = _whole(report, said)
+    if not report.interrupted:
+        return came
+    if came.result != FAIL:
+        came = came._replace(result=INCONCLUSIVE, reason=f"ended by a signal before it was done; {came.reason}")
+    return came._replace(cut=True)
+
+
+def _whole(report: StressReport, said: str) -> Came:
     ran = [one for one in report.outcomes if one.result != SKIP]
     if not ran:
         return skipped("; ".join(f"{one.lifecycle}: {one.reason}" for one in report.outcomes) or "no lifecycle")

@@ -33,7 +33,7 @@ def work(job: Job) -> Came:
     extra = {1: " --dtype fp32 --no-model", 2: "", 3: " --long"}[job.order.level]
     report = run.carry_out(request(job.order, name), tick)
     came = judged(report, f"accelctl smoke --device {name}{extra} --seed {job.order.seed}")
-    return _with_way_back(came, store.after_smoke(name, report.exit_code))
+    return _with_way_back(came, store.after_smoke(name, report.exit_code, whole=job.order.level > 1))
 
 
 def _with_way_back(came: Came, line: str) -> Came:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from accelctl.accept.bringup.step import FAIL, PASS, Came, Job
 from accelctl.accept.probing import look
 from accelctl.model.bringupreport import BAD, Fact, Subject
-from accelctl.model.device import Device
 from accelctl.model.finding import Finding, rank
 from accelctl.model.reading import STABLE, VOLATILE, Reading
 from accelctl.model.report import Report
@@ -22,10 +21,9 @@ NODE_RULES = ("NODE-PERMISSION", "NODE-CGROUP", "NODE-LSM")
 def work(job: Job) -> Came:
     """Findings of the machine and of the devices that are to be accepted; facts of both, with their sources."""
     report, _ = look("/", allow_wake=job.order.allow_wake, kmsg=job.order.kmsg or None)
-    devices = [
-        one for one in report.devices if one.id in {subject.memory_device or subject.id for subject in job.subjects}
-    ]
-    findings = tuple(_judged(one, job.subjects) for one in report.findings if _concerns(one, devices))
+    known = {name for one in job.subjects for name in _names(one)}
+    devices = [one for one in report.devices if one.id in known]
+    findings = tuple(_judged(one, job.subjects) for one in report.findings if _concerns(one, job.subjects))
     bad = [one for one in findings if rank(one.level) >= BAD]
     facts = (*_facts("", report.machine), *(fact for one in devices for fact in _facts(one.id, one.facts)))
     said = f"{len(report.devices)} devices seen, {report.rules_run} rules run"
@@ -41,8 +39,16 @@ def _command(job: Job) -> str:
     return " ".join(["accelctl probe", *(f"--device {identity}" for identity in ids)])
 
 
-def _concerns(finding: Finding, devices: list[Device]) -> bool:
-    return finding.device is None or finding.device in {one.id for one in devices}
+def _names(subject: Subject) -> set[str]:
+    """Its names in probe's report."""
+    return {subject.memory_device or subject.id, *(subject.on if len(subject.on) == 1 else ())}
+
+
+def _concerns(finding: Finding, subjects: tuple[Subject, ...]) -> bool:
+    """Of the machine, or of one of the devices. Where one can be any of several, what is an error of any of them."""
+    if finding.device is None or any(finding.device in _names(one) for one in subjects):
+        return True
+    return rank(finding.level) >= BAD and any(finding.device in one.on for one in subjects)
 
 
 def _judged(finding: Finding, subjects: tuple[Subject, ...]) -> Finding:
