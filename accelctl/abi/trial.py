@@ -23,8 +23,6 @@ DEADLINE_S = 20.0
 """An import of a large framework takes ten seconds from a slow disk."""
 VARIABLE = "ACCELCTL_PLUGIN_SECONDS"
 
-_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
-
 _KINDS: dict[str, type[AccelError]] = {
     kind.default_kind: kind for kind in (AbiError, NoDeviceError, UsageError, TimeoutFailure)
 }
@@ -49,8 +47,6 @@ def apart(work: Callable[[], Any], what: str) -> Any:
     limit = deadline_s()
 
     def carried(watch: Watch) -> str:
-        for number in _FAULTS:  # a library that is here already may have handlers that go on, or wait
-            signal.signal(number, signal.SIG_DFL)
         return _carried(work)
 
     with of_its_own(carried, limit) as child:

@@ -36,6 +36,6 @@ def line(name: str, level: str, text: str, perfdata: Sequence[Figure] = ()) -> t
 
 
 def _label(label: str) -> str:
-    """Quoted where it holds blanks; a quote in it is doubled, an equals sign may not be in it."""
-    plain = clean(label).replace("=", "_")
+    """Quoted where it holds blanks; a quote in it is doubled, neither an equals sign nor a bar may be in it."""
+    plain = clean(label).replace("=", "_").replace("|", "/")
     return "'" + plain.replace("'", "''") + "'" if not plain.replace("_", "").replace("/", "").isalnum() else plain

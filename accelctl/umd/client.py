@@ -26,6 +26,7 @@ from accelctl.abi.tensors import DTYPES, DType
 from accelctl.abi.version import ABI, accepts
 from accelctl.errors import KINDS, AbiError, AccelError
 from accelctl.umd.channel.tunnel import Tunnel
+from accelctl.umd.connect import connect
 from accelctl.umd.places import Places, all_placed, extent
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.proto.umd_pb2_grpc import InstructionTranslatorStub
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from accelctl.umd.pins import Pinned, Recording
 
 T = TypeVar("T")
-MESSAGE_LIMIT = 64 << 20
-"""Bytes of a message, both ways; as the service's."""
 DEADLINE_S = 0.5
 """Of a single call."""
 PER_OP_S = 0.02
@@ -44,16 +43,6 @@ SLOWEST_BYTES_PER_S = 50e6
 """What data are allowed to take, beside the single call's deadline."""
 CHUNK = 1 << 20
 RETRIES, RETRY_WAIT_S = 3, 0.05
-OPTIONS = (
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    # A proxy of the environment has no business between two processes of one machine.
-    ("grpc.enable_http_proxy", 0),
-    # A service that was restarted is found again within a second.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # No pings: on a Unix socket and on loopback the kernel says at once when the other side is gone.
-)
 _GRPC_KINDS = {
     "INVALID_ARGUMENT": "invalid_argument",
     "UNIMPLEMENTED": "not_supported",
@@ -104,7 +93,7 @@ class Client:
         if self._stub is None or self._pid != os.getpid():
             with self._lock:
                 if self._stub is None or self._pid != os.getpid():
-                    self._channel = grpc.insecure_channel(self.address, options=OPTIONS)
+                    self._channel = connect(self.address)
                     self._stub = InstructionTranslatorStub(self._channel)  # type: ignore[no-untyped-call]
                     self._pid = os.getpid()
         return self._stub

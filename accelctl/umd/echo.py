@@ -23,7 +23,7 @@ from accelctl.errors import DeviceUnusable
 from accelctl.hal import ownpython
 from accelctl.hal.claim import private_folder
 from accelctl.umd import listen
-from accelctl.umd.client import OPTIONS as CLIENT_OPTIONS
+from accelctl.umd.connect import connect
 from accelctl.umd.server import OPTIONS, WORKERS
 
 NAME = "accelctl.Echo"
@@ -77,7 +77,7 @@ class Echo:
         command = ownpython.command("accelctl.umd.echo", [self._place.grpc])
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self._child = subprocess.Popen(command, stdin=pipe, stdout=nothing, stderr=nothing, start_new_session=True)
-        self._channel = grpc.insecure_channel(self._place.grpc, options=CLIENT_OPTIONS)
+        self._channel = connect(self._place.grpc)
         try:
             self._wait()
         except BaseException:
