@@ -32,7 +32,7 @@ def _of_device(name: str, title: str, boxes: tuple[float, float, float], applies
 STEPS = (
     _of_machine("probe", "what is here, and what is wrong with it", (30, 60, 120), needs.nothing, False),
     _of_machine("expected", "is it what this machine type must be", (30, 60, 120), needs.expected, True),
-    _of_device("lifecycles", "allocate, map, free; nothing may stay", (45, 120, 900), needs.memory),
+    _of_device("lifecycles", "allocate, map, free; nothing may stay", (45, 240, 1800), needs.memory),
     _of_device("ops", "results against a float64 reference", (90, 300, 1200), needs.ops),
     _of_device("capabilities", "is what was proven still true", (20, 20, 20), needs.records),
     _of_device("semantics", "streams, events, copies and memory", (60, 180, 300), needs.ops),

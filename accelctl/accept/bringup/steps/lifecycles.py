@@ -31,6 +31,8 @@ from accelctl.stress.room import free_bytes
 from accelctl.stress.targets import Candidate
 
 IDS = ("LIFECYCLE-LEAK", "LIFECYCLE-FAILED")
+RUNNING = 0.25
+"""Share of its box that the step runs for at levels 2 and 3."""
 CYCLES = 2000
 """Of each lifecycle at level 1: a leak of one in a hundred shows twenty times."""
 
@@ -50,22 +52,22 @@ def work(job: Job) -> Came:
 
 def command(job: Job) -> str:
     """The same alone."""
-    amount = f"--cycles {CYCLES}" if job.order.level == 1 else f"--duration {job.box_s * 0.5:.0f}s"
+    amount = f"--cycles {CYCLES}" if job.order.level == 1 else f"--duration {job.box_s * RUNNING:.0f}s"
     options = ";".join(f"{key}={value}" for key, value in job.order.sim.items())
     simulated = f" --sim {shlex.quote(options)}" if options else ""
     return f"accelctl stress --device {job.device.memory_device}{simulated} {amount} --seed {job.order.seed}"
 
 
 def plan(job: Job, one: Candidate) -> Plan:
-    """Level 1 counts cycles, which a fast machine does in a moment; the others use half of their box: the last block
-    and the verdict take their own time."""
+    """Level 1 counts cycles, which a fast machine does in a moment; the others have a share of their box: the last
+    block and the verdict take their own time, on a busy machine as long again."""
     limit = DEFAULT_BYTES
     if not one.target.simulated:
         limit = max(1 << 20, min(DEFAULT_BYTES, int(SHARE * free_bytes(open_root("/"), one.device))))
     return Plan(
         seed=job.order.seed,
         cycles=CYCLES if job.order.level == 1 else 0,
-        seconds=job.box_s * 0.5,
+        seconds=job.box_s * RUNNING,
         bytes_limit=limit,
         sizes="small" if job.order.level == 1 else "mixed",
     )
