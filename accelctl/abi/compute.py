@@ -47,13 +47,19 @@ def choose(filters: list[str]) -> Found:
     raise NoDeviceError("; ".join(error.message for error in missing), missing[-1].hint)
 
 
-def named(text: str) -> Found:
-    """The device that ``chip:which`` means."""
+def chip_of(text: str) -> str:
+    """The chip that ``chip:which`` names, unimported. UsageError, NoDeviceError."""
     name, _, which = text.partition(":")
     if not which or "=" in name or name == "pci":
         raise UsageError(f"--device {text}: devices that compute are named by chip, as in opencl:0, torch:cpu, sim:0")
     if name not in registry.names():
         raise NoDeviceError(f"{text}: no chip is called {name}", "accelctl smoke --list")
+    return name
+
+
+def named(text: str) -> Found:
+    """The device that ``chip:which`` means."""
+    name = chip_of(text)
     found = devices(name)
     for one in found:
         if one.device.target.id == text:

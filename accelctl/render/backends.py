@@ -26,7 +26,7 @@ from accelctl.render import junit as junit_xml
 from accelctl.render import term
 from accelctl.render.document import dumps, headed
 from accelctl.render.layout import Page, Span
-from accelctl.render.output import write
+from accelctl.render.output import give
 from accelctl.render.term import Term
 from accelctl.render.units import counted
 
@@ -163,10 +163,7 @@ def _pair(page: Page, name: str, text: str) -> None:
 
 def show_check(report: CheckReport, *, as_json: bool, junit: str) -> None:
     """Print the report, and write JUnit where it was asked for."""
-    if junit != "-":
-        term.emit(dumps(_check_document(report)) if as_json else _check_text(report, term.current()))
-    if junit:
-        write(junit, _check_junit(report))
+    give(report, _check_text, _check_document, _check_junit, as_json=as_json, junit=junit)
 
 
 def _check_document(report: CheckReport) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""What ``accelctl probe`` prints: one place that chooses between text, lines and JSON, and writes files it is told
-to."""
+"""What commands print: one place that chooses between text, lines and JSON, and writes files it is told to."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from accelctl.errors import UsageError
 from accelctl.model.reading import Reading
@@ -15,6 +14,8 @@ from accelctl.render import term
 if TYPE_CHECKING:
     from accelctl.accept.diff import Delta
     from accelctl.accept.expect import Comparison
+
+T = TypeVar("T")
 
 
 def show(
@@ -97,3 +98,22 @@ def emit_bytes(data: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def give(
+    report: T,
+    text: Callable[[T, term.Term], str],
+    document: Callable[[T], Mapping[str, Any]],
+    xml: Callable[[T], str],
+    *,
+    as_json: bool,
+    junit: str,
+) -> None:
+    """Print a report, then write what else was asked for: a file that cannot be written must not cost the report of a
+    long run. JUnit to ``-`` takes the place of the report."""
+    from accelctl.render.document import dumps
+
+    if junit != "-":
+        term.emit(dumps(document(report)) if as_json else text(report, term.current()))
+    if junit:
+        write(junit, xml(report))

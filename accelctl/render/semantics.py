@@ -12,10 +12,9 @@ from accelctl.model.semanticsreport import SemanticsReport
 from accelctl.model.smokereport import FAILED, PASSED, PASSED_SIMULATED
 from accelctl.model.stressreport import FAIL, PASS, SKIP
 from accelctl.render import junit as junit_xml
-from accelctl.render import term
-from accelctl.render.document import dumps, headed
+from accelctl.render.document import headed
 from accelctl.render.layout import Page, Span
-from accelctl.render.output import write
+from accelctl.render.output import give
 from accelctl.render.term import Term
 from accelctl.render.units import counted
 
@@ -25,10 +24,7 @@ _INTENT, _CELL = 28, 8
 
 def show(report: SemanticsReport, *, as_json: bool, junit: str) -> None:
     """Print the report, then write what else was asked for."""
-    if junit != "-":
-        term.emit(dumps(document(report)) if as_json else text(report, term.current()))
-    if junit:
-        write(junit, junit_text(report))
+    give(report, text, document, junit_text, as_json=as_json, junit=junit)
 
 
 def text(report: SemanticsReport, terminal: Term) -> str:
@@ -116,10 +112,7 @@ def junit_text(report: SemanticsReport) -> str:
 
 def show_align(report: AlignReport, *, as_json: bool, junit: str) -> None:
     """Print the report, then write what else was asked for."""
-    if junit != "-":
-        term.emit(dumps(align_document(report)) if as_json else align_text(report, term.current()))
-    if junit:
-        write(junit, align_junit(report))
+    give(report, align_text, align_document, align_junit, as_json=as_json, junit=junit)
 
 
 def align_text(report: AlignReport, terminal: Term) -> str:

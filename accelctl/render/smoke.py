@@ -16,7 +16,7 @@ from accelctl.render import junit as junit_xml
 from accelctl.render import notes, term
 from accelctl.render.document import dumps, headed
 from accelctl.render.layout import Page, Span
-from accelctl.render.output import check, write
+from accelctl.render.output import check, give
 from accelctl.render.term import Term
 from accelctl.render.units import counted, seconds
 
@@ -31,10 +31,7 @@ _SHORT = ("blob", "alone", "service", "counted", "cached", "model")
 
 def show(report: SmokeReport, *, as_json: bool, junit: str) -> None:
     """Print the report, then write what else was asked for."""
-    if junit != "-":
-        term.emit(dumps(document(report)) if as_json else text(report, term.current()))
-    if junit:
-        write(junit, junit_text(report))
+    give(report, text, document, junit_text, as_json=as_json, junit=junit)
 
 
 def remark(line: str) -> None:

@@ -11,17 +11,13 @@ from accelctl.model.stressreport import StressReport
 from accelctl.render import notes, stressdocument, term
 from accelctl.render.document import dumps, headed
 from accelctl.render.layout import Page, Span
-from accelctl.render.output import write
+from accelctl.render.output import give
 from accelctl.render.stress import report_text
 
 
 def show(report: StressReport, *, as_json: bool, junit: str) -> None:
-    """Print the report, then write what else was asked for: a file that cannot be written must not cost the report of
-    a long run."""
-    if junit != "-":
-        term.emit(dumps(stressdocument.document(report)) if as_json else report_text(report, term.current()))
-    if junit:
-        write(junit, stressdocument.junit_text(report))
+    """Print the report, then write what else was asked for."""
+    give(report, report_text, stressdocument.document, stressdocument.junit_text, as_json=as_json, junit=junit)
 
 
 def say(line: str) -> None:

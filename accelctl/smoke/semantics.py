@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from accelctl.abi import compute, registry
+from accelctl.abi import compute
 from accelctl.abi.compute import Found
 from accelctl.abi.lifecycle import Env, Target
 from accelctl.abi.runtime import Runtime
 from accelctl.abi.semantics import ASSERTIONS, Assertion, Place, carry_out
 from accelctl.abi.semantics.devices import round_trip
-from accelctl.errors import AccelError, NoDeviceError, UsageError
+from accelctl.errors import AccelError, UsageError
 from accelctl.hal.worker import Gone, Wire, Worker
 from accelctl.memory.va import GoodFit
 from accelctl.model.semanticsreport import SemanticsReport, SemanticsRow
@@ -52,7 +52,7 @@ def run(
     """Every assertion (of these intents) on ``chip:which``. NoDeviceError where the device is not here, UsageError for
     an intent that there is not."""
     chosen = select(intents)
-    name = _chip(device)
+    name = compute.chip_of(device)
     rows: dict[str, SemanticsRow] = {}
     facts: dict[str, Any] = {}
     runner = _Runner(device, facts, deadline_s)
@@ -77,15 +77,6 @@ def select(intents: Collection[str] = ()) -> list[Assertion]:
         if intent not in known:
             raise UsageError(f"no intent {intent!r}; there are: {', '.join(sorted(known))}")
     return [one for one in ASSERTIONS.values() if not intents or one.intent in intents]
-
-
-def _chip(device: str) -> str:
-    name, _, which = device.partition(":")
-    if not which or "=" in name or name == "pci":
-        raise UsageError(f"--device {device}: devices that compute are named by chip, as in opencl:0, torch:cpu, sim:0")
-    if name not in registry.names():
-        raise NoDeviceError(f"{device}: no chip is called {name}", "accelctl smoke --list")
-    return name
 
 
 class _Runner:
