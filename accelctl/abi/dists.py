@@ -78,7 +78,7 @@ def _is_odd(base: Any) -> bool:
 def _in_folder(base: str) -> Iterator[Dist | str]:
     """Plain strings, not paths: on a machine with hundreds of packages this is most of what probe does besides."""
     try:
-        infos = sorted(name for name in (path.name for path in Path(base).iterdir()) if name.lower().endswith(_INFO))
+        infos = sorted(name for name in plainfile.names(base) if name.lower().endswith(_INFO))
     except (OSError, ValueError):
         return
     for info in infos:

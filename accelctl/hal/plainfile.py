@@ -1,4 +1,4 @@
-"""The bytes of a file that somebody else put there: a plain one, and no more of it than that."""
+"""Folders and files that somebody else put there: names, and the bytes of a plain file and no more of it than that."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ def read(path: str, most: int) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+    with open(fd, "rb", buffering=0) as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path}: no plain file")
-        data = file.read(most + 1)
-    if len(data) > most:
+        # Not read(most + 1): that makes room for all of it, for each of many small files.
+        data = file.readall() if status.st_size <= most else b""
+    if max(len(data), status.st_size) > most:
         raise ValueError(f"{path}: more than {most} bytes")
     return data
+
+
+def names(folder: str) -> list[str]:
+    """What is in a folder, in no order. OSError; ValueError for a NUL in its name."""
+    return os.listdir(folder)
