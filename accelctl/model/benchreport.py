@@ -134,7 +134,7 @@ class Fingerprint:
     cpu: str
     cpus: int
     link: str = ""
-    """Of the device, as ``4.0 x16``; empty: none is known."""
+    """Of the device, as ``PCIe 4.0 x16``; empty: none is known."""
     versions: dict[str, str]
     """tool, python, kernel, back-end, driver -> version."""
 

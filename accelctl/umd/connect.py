@@ -7,7 +7,7 @@ import os
 import grpc
 
 MESSAGE_LIMIT = 64 << 20
-"""Bytes of a message, both ways; as the service's."""
+"""Bytes of a message, both ways: what a service takes at most (umd.service.USUAL)."""
 OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),

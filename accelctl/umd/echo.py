@@ -23,8 +23,8 @@ from accelctl.errors import DeviceUnusable
 from accelctl.hal import ownpython
 from accelctl.hal.claim import private_folder
 from accelctl.umd import listen
-from accelctl.umd.connect import connect
-from accelctl.umd.server import OPTIONS, WORKERS
+from accelctl.umd.connect import MESSAGE_LIMIT, connect
+from accelctl.umd.server import OPTIONS, WORKERS, sizes
 
 NAME = "accelctl.Echo"
 START_S, STOP_S = 60.0, 5.0
@@ -61,7 +61,8 @@ def _upload(pieces: Iterator[bytes], _: Any) -> bytes:
 
 def serve(address: str) -> grpc.Server:
     """Listening at a Unix socket."""
-    server = grpc.server(ThreadPoolExecutor(WORKERS), options=OPTIONS, maximum_concurrent_rpcs=WORKERS)
+    options = (*sizes(MESSAGE_LIMIT), *OPTIONS)
+    server = grpc.server(ThreadPoolExecutor(WORKERS), options=options, maximum_concurrent_rpcs=WORKERS)
     server.add_generic_rpc_handlers((_Methods(),))
     server.add_insecure_port(address)
     server.start()

@@ -41,7 +41,8 @@ LEAST_PING_MS = 250
 """A client may ping so often. gRPC's own default is 300,000: with that, a client that pings every second ends its own
 long calls with "Too many pings". Measured with grpcio 1.85: a server honours the option
 `grpc.http2.min_ping_interval_without_data_ms`; `min_recv_ping_interval_without_data_ms` has no effect."""
-OPTIONS: tuple[tuple[str, int], ...] = (
+Options = tuple[tuple[str, int], ...]
+OPTIONS: Options = (
     ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     # Two services on one port would each get some of the calls.
@@ -57,16 +58,20 @@ if TYPE_CHECKING:
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
 
 
+def sizes(limit: int) -> Options:
+    """Messages of at most so many bytes, both ways."""
+    return (("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit))
+
+
 class Server:
     """A service, listening. ``port`` is what the system chose where a TCP address named port 0."""
 
-    def __init__(self, service: Service, address: str, *, options: tuple[tuple[str, int], ...] = OPTIONS) -> None:
+    def __init__(self, service: Service, address: str, *, options: Options = OPTIONS) -> None:
         self.service, self.address = service, address
         self.stopping = threading.Event()
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="umd-call")
-        limit = service.limits.message_bytes
-        sizes = (("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit))
-        self._grpc = grpc.server(self._pool, options=sizes + options, maximum_concurrent_rpcs=WORKERS)
+        options = (*sizes(service.limits.message_bytes), *options)
+        self._grpc = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=WORKERS)
         self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, Calls(self).handlers()),))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)

@@ -24,7 +24,7 @@ from accelctl.hal.endings import in_order
 from accelctl.hal.root import SysRoot, open_root
 from accelctl.model.benchreport import PARTS, BenchReport, Ceiling, Fingerprint, Skipped
 from accelctl.model.device import Device
-from accelctl.probes.filters import parse_filters
+from accelctl.probes.filters import SCHEMES, parse_filters
 from accelctl.probes.scan import look
 from accelctl.stress import targets
 from accelctl.stress.room import free_bytes
@@ -93,9 +93,9 @@ def choose(root: SysRoot, device: Sequence[str]) -> Chosen:
 
 
 def _is_computing(text: str) -> bool:
-    """``chip:which`` with a chip that may have kernels; ``pci:`` and ``drm:`` are buses."""
+    """``chip:which``; what is no chip and stands before a colon in a filter is a bus."""
     name, colon, _ = text.partition(":")
-    return bool(colon) and "=" not in name and name not in ("pci", "drm", "accel", "node")
+    return bool(colon) and "=" not in name and (name in registry.names() or name not in SCHEMES)
 
 
 def _computing(found: compute.Found) -> Chosen:
