@@ -7,6 +7,7 @@ then `make generate` (completions and man pages).
 
 from __future__ import annotations
 
+import os
 import sys
 
 import accelctl
@@ -104,7 +105,7 @@ _EXTRA_OF |= dict.fromkeys(("grpc_health", "grpc_reflection", "crc32c", "prometh
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit status (exits.ExitCode, or 128+n)."""
     args = list(sys.argv[1:] if argv is None else argv)
-    state = _State()
+    state, without = _State(), os.environ.get(_NO_CONFIG)
     try:
         try:
             code = _dispatch(args, state)
@@ -114,22 +115,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # a second Ctrl-C while the first one was handled
         return 130
     finally:
-        for before in state.lent:
-            import os
-
-            os.environ.pop(_NO_CONFIG)
-            os.environ.update({} if before is None else {_NO_CONFIG: before})
+        if without is None:
+            os.environ.pop(_NO_CONFIG, None)
+        else:
+            os.environ[_NO_CONFIG] = without
 
 
 class _State:
     """What the error printer and the command's frame need to know about the command line."""
 
-    __slots__ = ("debug", "files", "lent", "who")
+    __slots__ = ("debug", "files", "who")
 
     def __init__(self) -> None:
         self.debug, self.who = False, "accelctl"
-        self.lent: tuple[str | None, ...] = ()
-        """What the environment said before it was told of --no-config, for as long as the command runs."""
         self.files = True
         """Whether configuration files count."""
 
@@ -171,12 +169,10 @@ def _version(as_json: bool) -> int:
 
 def _take_switches(args: list[str], state: _State) -> list[str]:
     """Remove the options that belong to accelctl itself, wherever they stand before a `--`."""
-    import os
-
     from accelctl.render import term
 
     state.debug = os.environ.get("ACCELCTL_DEBUG", "") not in ("", "0")
-    state.files = os.environ.get("ACCELCTL_NO_CONFIG", "") in ("", "0")
+    state.files = os.environ.get(_NO_CONFIG, "") in ("", "0")
     color, ascii_only, rest = "auto", False, []
     words = iter(args)
     for word in words:
@@ -186,8 +182,7 @@ def _take_switches(args: list[str], state: _State) -> list[str]:
             state.debug = True
         elif word == "--no-config":
             state.files = False
-            state.lent = state.lent or (os.environ.get(_NO_CONFIG),)
-            os.environ[_NO_CONFIG] = "1"  # for programs of its own that a command starts
+            os.environ[_NO_CONFIG] = "1"  # for programs of its own that a command starts; as it was when main ends
         elif word == "--ascii":
             ascii_only = True
         elif word == "--color" or word.startswith("--color="):
@@ -352,8 +347,6 @@ def _reader_is_gone() -> bool:
 
 def _silence(name: str) -> None:
     """Point a broken stream at /dev/null, so that the flush at interpreter exit has nothing to complain about."""
-    import os
-
     try:
         with open(os.devnull, "w") as sink:
             os.dup2(sink.fileno(), getattr(sys, name).fileno())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,7 +36,7 @@ def made_folder(path: str) -> str:
 
 
 def content(path: str, most: int) -> bytes | None:
-    """The bytes of a plain file, at most one more than ``most``; None where there is none. UsageError, one line, for
+    """The bytes of a file, at most one more than ``most``; None where there is none. UsageError, one line, for
     what cannot be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -96,7 +95,7 @@ def replaced(path: str, data: bytes) -> None:
     temporary = ""
     try:
         mode = _mode(path)
-        name = os.path.join(os.path.dirname(path), f".accelctl-{secrets.token_hex(8)}")
+        name = os.path.join(os.path.dirname(path), f".accelctl-{os.urandom(8).hex()}")
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644 if mode is None else mode)
         temporary = name
         with open(fd, "wb") as file:

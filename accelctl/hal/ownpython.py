@@ -32,6 +32,9 @@ def search_path() -> list[str]:
 
 def command(module: str, words: Sequence[str]) -> list[str]:
     """What to run for ``python -m module words``."""
-    code = f"import sys; sys.path[:] = {search_path()!r}; import runpy; "
-    code += f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    return [sys.executable, "-I", "-c", code, *words]
+    return script(f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)", words)
+
+
+def script(code: str, words: Sequence[str] = ()) -> list[str]:
+    """What to run for ``python -c code words``."""
+    return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {search_path()!r}; {code}", *words]

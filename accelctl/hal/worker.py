@@ -14,7 +14,6 @@ import queue
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from accelctl.hal.ownpython import search_path
+from accelctl.hal.ownpython import script
 
 _GRACE_S = 5.0
 _CHUNK = 1 << 16
@@ -38,11 +37,10 @@ class Worker:
     def __init__(self, module: str, arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._read, write = os.pipe()
         self._log = tempfile.TemporaryFile(prefix="accelctl-worker-")  # noqa: SIM115  # until end
-        code = f"import sys; sys.path[:] = {search_path()!r}; from accelctl.hal.worker import begin; "
-        code += f"begin({module!r}, {write}, {list(arguments)!r})"
+        code = f"from accelctl.hal.worker import begin; begin({module!r}, {write}, {list(arguments)!r})"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", code],
+                script(code),
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=self._log,

@@ -19,7 +19,6 @@ from typing import NamedTuple, cast
 from accelctl.abi.opset import Attr, Op, Value
 from accelctl.abi.runtime.failure import fail
 from accelctl.abi.runtime.pointer import Pointer
-from accelctl.errors import AccelError
 
 MOST_BYTES = 4096
 """Of all arguments of a launch, packed."""
@@ -174,12 +173,3 @@ def _attr(op: Op, attr: Attr, arg: Arg) -> Value:
 def pointer(where: Pointer) -> Arg:
     """A device address."""
     return Arg("pointer", where)
-
-
-def too_much(args: Sequence[Arg]) -> AccelError | None:
-    """Why these cannot be launched with; None where they can."""
-    try:
-        layout(args)
-    except AccelError as error:
-        return error
-    return None

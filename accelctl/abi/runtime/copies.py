@@ -13,7 +13,6 @@ from functools import partial
 from accelctl.abi.hostmem import Pages
 from accelctl.abi.runtime import kernels
 from accelctl.abi.runtime.core import runtime_call
-from accelctl.abi.runtime.device import Device
 from accelctl.abi.runtime.failure import NotAsync, fail
 from accelctl.abi.runtime.memory import MemoryCalls
 from accelctl.abi.runtime.pointer import Pointer
@@ -157,9 +156,6 @@ class CopyCalls(MemoryCalls):
             stream.graph.add(stream, item)
         else:
             stream.put(item)
-
-    def _device_of(self, stream: Stream) -> Device:
-        return self._devices[stream.device]
 
 
 def _length(place: Place) -> int:

@@ -41,7 +41,6 @@ class Device:
         self.live: dict[int, Allocation] = {}
         self._starts: list[int] = []
         self.streams: list[Stream] = []
-        self.peers: set[int] = set()
         self.pool: list[tuple[Allocation, Stream, int]] = []
         """What free_async gave back: with its stream, and the number there behind which it is nobody's."""
         self.held = 0
@@ -104,7 +103,7 @@ class Device:
 
     def allocate(self, size: int, space: str) -> Pointer:
         """Memory of that many bytes; out_of_memory."""
-        if self.tells != "nothing":  # else the driver says how much is too much
+        if self._info is not None:  # else the driver says how much is too much
             free, total = self.memory_info()
             if size > total or size > free:
                 raise fail("out_of_memory", f"{size} bytes asked for, {free} of {total} are free")

@@ -6,16 +6,13 @@ whole words it is quicker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
-
 from accelctl.abi import blob, call
 from accelctl.abi.call import Call
 from accelctl.abi.launch import Launch
 from accelctl.abi.ops import Ops, Template
-from accelctl.abi.opset import OPS, Value
-from accelctl.abi.runtime.failure import NoKernel, fail
-from accelctl.abi.tensors import INT32, UINT8, DType, Tensor, tensor
+from accelctl.abi.opset import OPS
+from accelctl.abi.runtime.failure import NoKernel
+from accelctl.abi.tensors import INT32, UINT8, DType, tensor
 
 CERTAIN = "copy"
 WORD = 4
@@ -43,29 +40,11 @@ def instruction(template: Template, made: Call, launch: Launch | None = None) ->
     return blob.encode(template.kernel_id, word, [one.address for one in made.tensors], call.encode(made))
 
 
-def computed(
-    ops: Ops,
-    op: str,
-    inputs: Sequence[Tensor | None],
-    outputs: Sequence[Tensor | None],
-    attrs: Mapping[str, Value] | None = None,
-) -> bytes:
-    """One op, with its defaults for the attributes that are not given."""
-    table = OPS[op]
-    given = attrs or {}
-    values = {one.name: given.get(one.name, one.default) for one in table.attrs}
-    missing = [name for name, value in values.items() if value is None]
-    if missing:
-        raise fail("invalid_argument", f"{op}: {', '.join(missing)} must be said")
-    there: dict[str, Value] = {name: value for name, value in values.items() if value is not None}
-    made = Call(table, tuple(inputs), tuple(outputs), there)
-    return instruction(choose(ops, made), made)
-
-
 def _moved(ops: Ops, to: int, source: int, count: int, dtype: DType, step: int) -> bytes:
     """``step`` 1: copies; 0: repeats one element."""
     x, y = tensor((count,), dtype, source, (step,)), tensor((count,), dtype, to)
-    return computed(ops, CERTAIN, (x,), (y,))
+    made = Call(OPS[CERTAIN], (x,), (y,), {})
+    return instruction(choose(ops, made), made)
 
 
 def copies(ops: Ops, to: int, source: int, size: int) -> list[bytes]:
@@ -83,8 +62,3 @@ def fills(ops: Ops, to: int, value: int, size: int, table: int) -> list[bytes]:
     found = [_moved(ops, to, entry, words, INT32, 0)] if words else []
     done = words * WORD
     return found + ([_moved(ops, to + done, entry, size - done, UINT8, 0)] if size > done else [])
-
-
-def elements(shape: Sequence[int]) -> int:
-    """How many."""
-    return prod(shape)

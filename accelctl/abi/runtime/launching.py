@@ -81,7 +81,6 @@ class LaunchCalls(StreamCalls):
         shape.encode()
         if not 0 <= shared <= MOST_SHARED:
             raise fail("launch_config", f"{shared} bytes of shared memory: {MOST_SHARED} are possible")
-        arguments.layout(args)
         with self._lock:
             if kernel.op:
                 self._launch_op(device, kernel, shape, args, live)
@@ -118,10 +117,10 @@ class LaunchCalls(StreamCalls):
 
     def _echo(self, device: Device, args: Sequence[Arg], stream: Stream) -> None:
         """The block goes into memory of its own for each launch, as a driver puts it into a constant buffer."""
+        data = arguments.as_block(args)
         places = [one.value for one in args if isinstance(one.value, Pointer)]
         if not places:
             raise fail("invalid_argument", "ECHO stores at its first pointer, and there is none")
-        data = arguments.as_block(args)
         device.find(places[0], len(data))
         block = device.acquire(len(data))
         try:

@@ -53,7 +53,6 @@ class Runtime(LaunchCalls):
             raise fail("invalid_argument", "a device is no peer of itself")
         if not self.can_access(device.index, other):
             raise fail("not_supported", f"device {device.index} does not reach the memory of device {other}")
-        device.peers.add(other)
 
     def _known(self, index: int) -> None:
         if not 0 <= index < len(self._targets):

@@ -11,6 +11,7 @@ from accelctl.abi.semantics.suite import (
     asserts,
     download,
     holds,
+    kind_of,
     pattern,
     refused,
     same,
@@ -19,7 +20,6 @@ from accelctl.abi.semantics.suite import (
     whole,
 )
 from accelctl.abi.testbench import Wrong
-from accelctl.errors import AccelError
 from accelctl.hal.reader import run_watched
 
 _MANY = 1000
@@ -222,18 +222,10 @@ def _forked(b: Bench) -> str:
     }
 
     def child(watch: object) -> dict[str, str]:
-        return {name: _kind(call) for name, call in calls.items()}
+        return {name: kind_of(call) for name, call in calls.items()}
 
     found = run_watched(child, total_s=FORKED_S).value
     wrong = {name: kind for name, kind in found.items() if kind != "not_initialized"}
     same(wrong, {}, "kinds in the child")
     round_trip(rt)
     return f"{len(found)} calls"
-
-
-def _kind(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except AccelError as error:
-        return error.kind
-    return "ok"

@@ -133,7 +133,7 @@ class ClSession(Session):
 
     def memory_info(self) -> tuple[int, int]:
         """(free, total) bytes; -1: OpenCL has no question for what is free."""
-        return -1, int(self.device.global_mem_size)
+        return -1, self.total_bytes
 
     def counters(self) -> tuple[Counter, ...]:
         """What is alive in this context, by our own count: OpenCL has no call that says it."""

@@ -34,8 +34,8 @@ class ClRecorded:
     def replay(self) -> int:
         """See Recorded."""
         with self._lock:
-            self._ring.check_open()
             if self._why is not None:
+                self._ring.check_open()  # that is what is told of a ring that is closed
                 kind, text = self._why
                 raise kind(text)
             return self._ring.hand_over(self._prepared)
