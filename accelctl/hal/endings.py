@@ -63,3 +63,27 @@ def once() -> Iterator[None]:
     finally:
         for number, handler in before.items() if not until else ():
             signal.signal(number, handler)
+
+
+@contextmanager
+def later() -> Iterator[None]:
+    """What asks the program to end waits until the block is over. For a fork: Python would run the handler in one of
+    the functions that modules have called around it, where what it raises is swallowed and what they hold (logging's
+    lock) stays held. Masking the signals would not do: another thread takes them, and the handler runs in this one."""
+    if threading.current_thread() is not threading.main_thread():  # whose handlers run elsewhere
+        yield
+        return
+    came: list[int] = []
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {
+        number: signal.signal(number, lambda found, frame: came.append(found))
+        for number in wanted
+        if callable(signal.getsignal(number))
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)

@@ -27,6 +27,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from accelctl.errors import AccelError, TimeoutFailure
 from accelctl.hal.child import FRAME, MESSAGE, RESULT, Elsewhere, Slot, Watch, child_main
+from accelctl.hal.endings import later
 from accelctl.hal.procfile import parse_stat
 
 T = TypeVar("T")
@@ -161,6 +162,10 @@ class WatchedChild:
 
     def start(self) -> None:
         """Fork the child."""
+        with later():
+            self._fork()
+
+    def _fork(self) -> None:
         _reap()
         self._slot = Slot(self._names)
         parent = os.getpid()

@@ -257,16 +257,6 @@ def test_path_that_ends_the_child_is_named(end: Callable[[], None], words: str) 
     assert [(stuck.path, stuck.state) for stuck in outcome.stuck] == [("sys/kills", words)]
 
 
-def test_a_child_that_faults_dies_whatever_a_library_of_its_parent_does_then() -> None:
-    """PoCL's handler of SIGSEGV returns, and the process goes on."""
-    before = signal.signal(signal.SIGSEGV, lambda number, frame: None)
-    try:
-        with pytest.raises(AccelError, match="killed by SIGSEGV"):
-            run_watched(lambda _: os.kill(os.getpid(), signal.SIGSEGV))
-    finally:
-        signal.signal(signal.SIGSEGV, before)
-
-
 def test_death_without_a_path_is_an_error_at_once() -> None:
     with pytest.raises(AccelError, match="killed by SIGKILL"):
         run_watched(lambda _: os.kill(os.getpid(), signal.SIGKILL))
