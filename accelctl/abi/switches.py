@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
 from accelctl.abi.opset import OPS
@@ -23,4 +23,13 @@ def ops_off(names: Iterable[str], where: str) -> dict[str, str]:
         if NEEDED in meant:
             raise UsageError(f"{where}: {name}: {NEEDED} cannot be switched off, other ops are made with it")
         found.update(dict.fromkeys(meant, where))
+    return found
+
+
+def kernels_off(names: Iterable[str], where: str, chip: str, known: Collection[str]) -> dict[str, str]:
+    """Kernel -> where that is said. UsageError for a name that is no kernel of this chip."""
+    found = dict.fromkeys(names, where)
+    for name in found:
+        if name not in known:
+            raise UsageError(f"{where}: {chip} has no kernel {name}{near(name, known)}")
     return found

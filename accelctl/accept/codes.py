@@ -189,11 +189,12 @@ def mistakes_of(code: Code) -> list[Mistake]:
 
 def may_be(code: Code) -> tuple[str, ...]:
     """Other kinds that this code may stand for, where the stack has no finer one."""
-    kinds = [str(rule["kind"]) for rule in _rules(code)] + [one.kind for one in mistakes_of(code)]
+    kinds = [str(rule["kind"]) for rule in rules(code)] + [one.kind for one in mistakes_of(code)]
     return tuple(kind for kind in dict.fromkeys(kinds) if kind != code.kind)
 
 
-def _rules(code: Code) -> list[dict[str, object]]:
+def rules(code: Code) -> list[dict[str, object]]:
+    """How a log tells what this code stands for."""
     return [rule for rule in table(code.stack).head.get("refine", ()) if code.number in rule["codes"]]
 
 
@@ -202,7 +203,7 @@ def refine(codes: Iterable[Code], log: str) -> Refined:
     lines = log.splitlines()
     lines = [line for line in lines if "[ERROR]" in line] or lines
     for code in codes:
-        for rule in _rules(code):
+        for rule in rules(code):
             for line in lines:
                 if _fits(rule, line):
                     return Refined(str(rule["kind"]), line)

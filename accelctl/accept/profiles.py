@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from accelctl.abi import compute, registry
 from accelctl.abi.handshake import Chip
-from accelctl.abi.switches import ops_off
+from accelctl.abi.switches import kernels_off, ops_off
 from accelctl.errors import AccelError, UsageError
-from accelctl.model.configtext import near
 from accelctl.model.profile import InForce, Profile, for_device
 
 
@@ -33,10 +32,7 @@ def _kernels(force: InForce, chip: Chip) -> None:
     said = force.get("kernels.off")
     if said is None or not isinstance(said.value, list) or chip.ops is None:
         return
-    names = [one.name for one in chip.ops.templates()]
-    for name in said.value:
-        if name not in names:
-            raise UsageError(f"{said.place}: {force.chip} has no kernel {name}{near(name, names)}")
+    kernels_off(said.value, said.place, force.chip, [one.name for one in chip.ops.templates()])
 
 
 def of_every_device(profiles: Sequence[Profile]) -> tuple[list[InForce], list[str]]:

@@ -438,3 +438,8 @@ class GoodFit:
     def _why_not(self, start: int) -> str:
         inside = self.block(self._va(start))
         return f"inside {inside}, not its start" if inside else "not held (freed already, or never handed out)"
+
+
+def space(base: int, size: int, granule: int) -> GoodFit:
+    """What an Env hands to chips that choose device addresses in user space (abi.lifecycle.Env.space)."""
+    return GoodFit(base, size, granule=granule)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from accelctl.exits import ExitCode
-from accelctl.model.stressreport import FAIL, PASS, SKIP
+from accelctl.model.stressreport import PASS
 
 FULFILLED, FULFILLED_SIMULATED, BROKEN, UNTRIED = "passed", "passed (simulated)", "differs", "not tried"
 
@@ -103,11 +103,6 @@ class CheckReport:
         if self.verdict == BROKEN:
             return int(ExitCode.FINDINGS)
         return int(ExitCode.NO_DEVICE if self.verdict == UNTRIED else ExitCode.OK)
-
-    def counts(self, contract: str) -> tuple[int, int, int]:
-        """Passed, failed and skipped checks."""
-        results = [one.result for one in self.checks if one.contract == contract]
-        return results.count(PASS), results.count(FAIL), results.count(SKIP)
 
 
 class VersionRow(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelctl.abi.codes import STACKS, Code, table
-from accelctl.accept.codes import Answer, may_be, mistakes_of
+from accelctl.accept.codes import Answer, may_be, mistakes_of, rules
 from accelctl.errors import KINDS
 from accelctl.exits import EXIT_MEANINGS
 from accelctl.render.document import headed
@@ -129,17 +129,13 @@ def _refined(page: Page, found: Answer) -> None:
     if found.refined is None:
         if others := may_be(found.codes[0]):
             _row(page, "", f"but it may stand for {' or '.join(others)}: see what can be wrong, below")
-        if _refinable(found.codes[0]):
+        if rules(found.codes[0]):
             _row(page, "", f"a log tells: accelctl explain {found.codes[0].address} --log PLOG")
     elif found.refined.kind:
         _row(page, "", f"here it is {found.refined.kind}: {KINDS[found.refined.kind].meaning}", "bold")
         _row(page, "Log", found.refined.line)
     else:
         _row(page, "", "the log holds nothing that says more")
-
-
-def _refinable(code: Code) -> bool:
-    return any(code.number in rule["codes"] for rule in table(code.stack).head.get("refine", ()))
 
 
 def _mistakes(page: Page, code: Code) -> None:

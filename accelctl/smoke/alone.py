@@ -18,7 +18,7 @@ from accelctl.abi.ops import Template
 from accelctl.abi.opset import OPS
 from accelctl.abi.trial import said
 from accelctl.errors import AbiError, AccelError, TimeoutFailure
-from accelctl.memory.va import GoodFit
+from accelctl.memory.va import space
 from accelctl.smoke.cases import Trial
 from accelctl.smoke.numbers import NUMPY, Array
 from accelctl.smoke.through import WAIT_S
@@ -31,7 +31,7 @@ class Alone:
         memory, self._ops = found.chip.memory, found.chip.ops
         assert memory is not None
         assert self._ops is not None
-        env = Env(space=lambda base, size, granule: GoodFit(base, size, granule=granule))
+        env = Env(space=space)
         self._name = found.name
         with self._asked("opened"):
             self.session: Session = memory.open(found.device.target, env)

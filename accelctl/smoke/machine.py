@@ -35,8 +35,6 @@ class ServiceMachine:
         self._session, self._kernels = session, kernels
         self._blocks: dict[int, Any] = {}
         self._fence = 0
-        self.launches: Counter[str] = Counter()
-        """Op -> instructions that were submitted: copies that lowering added are among them."""
         self.kernels: Counter[tuple[str, str]] = Counter()
         """The same by kernel: name and op."""
 
@@ -82,9 +80,7 @@ class ServiceMachine:
         wanted = [outputs[one.name].desc if one.name in outputs else None for one in table.outputs]
         response = self._session.translate(self._session.request(op, given, wanted, attrs, submit=True))
         self._fence = max(self._fence, response.fence)
-        kernels = self._kernels(response)
-        self.kernels.update(kernels)
-        self.launches.update(op for _, op in kernels)
+        self.kernels.update(self._kernels(response))
         found = dict(outputs)
         for operand, desc in zip(table.outputs, response.outputs, strict=False):
             if operand.name not in outputs and desc.tensor_id:

@@ -156,9 +156,8 @@ def _alone(found: Found | None, held: ExitStack) -> Alone | None:
 
 
 def _names(found: Found | None) -> dict[int, tuple[str, str]]:
-    if found is None or found.chip.ops is None:
-        return {}
-    return {one.kernel_id: (one.name, one.op) for one in found.chip.ops.templates()}
+    known = templates_of(found) if found is not None else {}
+    return {one.kernel_id: (one.name, one.op) for one in known.values()}
 
 
 def _behind(found: Found | None) -> dict[str, Template]:

@@ -18,7 +18,7 @@ from accelctl.abi.semantics import ASSERTIONS, Assertion, Place, carry_out
 from accelctl.abi.semantics.devices import round_trip
 from accelctl.errors import AccelError, UsageError
 from accelctl.hal.worker import Gone, Wire, Worker
-from accelctl.memory.va import GoodFit
+from accelctl.memory.va import space
 from accelctl.model.semanticsreport import SemanticsReport, SemanticsRow
 from accelctl.model.stressreport import FAIL
 
@@ -169,7 +169,7 @@ def opened(worker: Worker, device: str) -> Mapping[str, Any]:
 def environment(chip: str) -> Env:
     """An environment. Kernels of the simulated chip take 10 ms, so that those that last are few."""
     options = {"latency": "2000"} if chip == "sim" else {}
-    return Env(space=lambda base, size, granule: GoodFit(base, size, granule=granule), options=options)
+    return Env(space=space, options=options)
 
 
 def together(found: Found) -> tuple[Target, ...]:

@@ -11,16 +11,12 @@ from accelctl.abi.lifecycle import AddressSpace, Env, Lifecycle, Memory, Session
 from accelctl.abi.ops import Ops, Template
 from accelctl.abi.schedule import Schedule
 from accelctl.errors import AbiError, NoDeviceError, UsageError
-from accelctl.memory.va import GoodFit
+from accelctl.memory.va import GoodFit, space
 from accelctl.model.configtext import near
 from accelctl.umd.dispatch import Dispatch
 
 if TYPE_CHECKING:
     from accelctl.abi.handshake import Chip as Registered
-
-
-def _space(base: int, size: int, granule: int) -> AddressSpace:
-    return GoodFit(base, size, granule=granule)
 
 
 class Off(NamedTuple):
@@ -49,7 +45,7 @@ class Chip:
         off: Off = ALL_ON,
     ) -> None:
         self.memory, self.ops, self.target, self.schedule, self.off = memory, ops, target, schedule, off
-        env = Env(space=_space, options=dict(options or {}))
+        env = Env(space=space, options=dict(options or {}))
         beneath = getattr(memory, "syscalls", None)
         self._env = replace(env, syscalls=beneath(target, env)) if beneath is not None else env
         self.by_op: dict[str, tuple[Template, ...]] = {}
@@ -155,14 +151,14 @@ class Chip:
         finally:
             session.close()
 
-    def open(self, spaces: Callable[[GoodFit], object] = lambda space: None) -> tuple[Session, Lifecycle]:
+    def open(self, spaces: Callable[[GoodFit], object] = lambda made: None) -> tuple[Session, Lifecycle]:
         """A session of the device, and the lifecycle whose blocks its kernels use; ``spaces`` is told of each address
         space that the session hands out. AccelError."""
 
         def made(base: int, size: int, granule: int) -> AddressSpace:
-            space = GoodFit(base, size, granule=granule)
-            spaces(space)
-            return space
+            fresh = space(base, size, granule)
+            spaces(fresh)
+            return fresh
 
         session = self.memory.open(self.target, replace(self._env, space=made))
         wanted = self.ops.lifecycle()

@@ -173,7 +173,7 @@ class Lists:
         text = f"tensor {allocation.number}, which it names, was freed"
         for one in [one for one in self._by_number.values() if allocation in one.uses]:
             self.end(one, "memory", text)
-        for number, ended in list(self._ended.items()):
+        for number, ended in list(self._ended.items()) if self._spare else ():  # 0: none keeps what it could be made of
             if allocation in ended.uses:
                 self._spare -= sum(map(len, ended.placed))
                 self._ended[number] = Ended("memory", text, ended.name, (), frozenset())

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from accelctl.abi.ops import Ops
-from accelctl.abi.switches import ops_off
+from accelctl.abi.switches import kernels_off, ops_off
 from accelctl.errors import UsageError
-from accelctl.model.configtext import near
 from accelctl.model.profile import InForce
 from accelctl.umd.chip import Chip, Off
 from accelctl.umd.registrar import Limits
@@ -38,13 +37,11 @@ def switched(found: InForce, ops: Ops) -> Switched:
     off_ops = ops_off(said.value, said.place) if said is not None and isinstance(said.value, list) else {}
     templates = {one.name: one for one in ops.templates()}
     said = found.get("kernels.off")
-    kernels = list(said.value) if said is not None and isinstance(said.value, list) else []
-    place = said.place if said is not None else ""
-    for name in kernels:
-        if name not in templates:
-            raise UsageError(f"{place}: {found.chip} has no kernel {name}{near(name, templates)}")
+    kernels = {}
+    if said is not None and isinstance(said.value, list):
+        kernels = kernels_off(said.value, said.place, found.chip, templates)
     special = tuple(name for name in kernels if templates[name].fallback)
-    return Switched(Off(off_ops, {name: place for name in kernels if name not in special}), special)
+    return Switched(Off(off_ops, {name: place for name, place in kernels.items() if name not in special}), special)
 
 
 def limited(found: InForce, limits: Limits, chip: Chip) -> Limits:

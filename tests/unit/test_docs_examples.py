@@ -138,9 +138,7 @@ def mentioned() -> dict[tuple[str, ...], list[str]]:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             fenced = line.startswith("    ") or any(in_block(number, block) for block in blocks)
             for text in [line] if fenced else CODE.findall(line):
-                for part in re.findall(
-                    r"(?:^|[ /;(])accelctl((?: +[^\s|;)&>]+)*)", re.sub(r"  +\S.*| #.*", "", text.strip())
-                ):
+                for part in COMMAND.findall(re.sub(r"  +\S.*| #.*", "", text.strip())):
                     found.setdefault(tuple(part.split()), []).append(f"{short(page)}:{number}")
     return found
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from accelctl.abi.lifecycle import Block, Env, Lifecycle, Session, Target
 from accelctl.errors import AccelError, NoDeviceError
 from accelctl.hal.devfile import SYSCALLS
-from accelctl.memory.va import GoodFit
+from accelctl.memory.va import space
 
 if TYPE_CHECKING:
     from accelctl.abi.handshake import Chip
@@ -68,7 +68,7 @@ class Native:
         if chip.memory is None:
             raise NoDeviceError(f"{target.id}: chip {chip.manifest.name} has no memory to measure")
         self._held = ExitStack()
-        env = Env(space=lambda base, size, granule: GoodFit(base, size, granule=granule))
+        env = Env(space=space)
         self.session: Session = chip.memory.open(target, env)
         self._held.callback(self.session.close)
         try:

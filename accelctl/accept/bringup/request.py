@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 from accelctl.accept.bringup import run
 from accelctl.accept.bringup.state import State, default_folder
@@ -47,22 +48,12 @@ FIELDS = frozenset(field.name for field in fields(Request))
 
 def order_of(request: Request) -> Order:
     """Checked. UsageError for what makes no sense."""
-    order = Order(
-        device=tuple(request.device or ()),
-        level=request.level,
-        disruptive=request.disruptive,
-        unproven=request.unproven,
-        shared=request.shared,
-        allow_wake=request.allow_wake,
-        expect=request.expect,
-        baseline=request.baseline,
-        max_regress=request.max_regress,
-        caps=request.caps,
-        kmsg=request.kmsg,
-        sim=quantity.pairs("--sim", request.sim),
-        seed=request.seed,
-        time_s=quantity.seconds("--time", request.time) if request.time else 0.0,
-    )
+    read: dict[str, Any] = {
+        "device": tuple(request.device or ()),
+        "sim": quantity.pairs("--sim", request.sim),
+        "time_s": quantity.seconds("--time", request.time) if request.time else 0.0,
+    }
+    order = Order(**read, **{one.name: getattr(request, one.name) for one in fields(Order) if one.name not in read})
     run.check(order)
     return order
 

@@ -13,7 +13,7 @@ import accelctl
 from accelctl.accept.bringup import subjects as choosing
 from accelctl.accept.bringup.boxed import boxed
 from accelctl.accept.bringup.state import State, key
-from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, LEVELS, SKIP, Came, Job, Order, left_alone, undecided
+from accelctl.accept.bringup.step import INCONCLUSIVE, LEVELS, SKIP, Came, Job, Order, left_alone, undecided
 from accelctl.accept.bringup.table import AFTER_HANG, Planned, planned
 from accelctl.errors import AccelError, UsageError
 from accelctl.exits import SIGNAL_BASE
@@ -189,6 +189,3 @@ def _result(one: Planned, came: Came, seconds: float = 0.0, box_s: float = 0.0) 
         round(seconds, 3),
         box_s,
     )
-
-
-__all__ = ["FAIL", "Tick", "carry_out", "check"]

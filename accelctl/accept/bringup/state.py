@@ -130,17 +130,14 @@ class State:
     def _read(self, head: dict[str, str]) -> tuple[str, str, list[StepResult]]:
         """(why there is nothing to take over, the machine, the steps)."""
         try:
-            with open(self._path, "rb") as source:
-                raw = source.read(MOST_BYTES + 1)
+            raw = content(self._path, MOST_BYTES)
+            if raw is None:
+                return "there is no earlier run", "", []
             document = json.loads(raw.decode("utf-8"))
             if document["schema"] != SCHEMA:
                 raise ValueError("another schema")
             before = {str(name): str(value) for name, value in document["head"].items()}
             done = [unpacked(one) for one in document["steps"]]
-        except FileNotFoundError:
-            return "there is no earlier run", "", []
-        except OSError as error:
-            raise UsageError(f"{self._path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return f"{self._path} is not what accelctl wrote", "", []
         changed = [name for name in head if before.get(name) != head[name]]

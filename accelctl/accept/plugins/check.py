@@ -23,7 +23,7 @@ from accelctl.hal.child import Watch
 from accelctl.hal.devfile import SYSCALLS
 from accelctl.hal.reader import Event, Finished, Message, Stuck
 from accelctl.hal.root import open_root
-from accelctl.memory.va import GoodFit
+from accelctl.memory.va import space
 from accelctl.model.device import Device
 from accelctl.model.pluginreport import UNTRIED, CheckReport, CheckRow, ContractRow
 from accelctl.model.stressreport import FAIL, PASS, SKIP
@@ -154,7 +154,7 @@ def _end(event: Event | None) -> str:
 
 def _env(chip: Chip, target: Target) -> Env:
     """As for a real run. A chip that brings its own system calls (a simulated one) gets them."""
-    plain = Env(space=lambda base, size, granule: GoodFit(base, size, granule=granule))
+    plain = Env(space=space)
     own = getattr(chip.memory, "syscalls", None)
     return plain if own is None else Env(own(target, Env(SYSCALLS, plain.space)), plain.space)
 
