@@ -1,6 +1,6 @@
 """What `accelctl top` does with its options: dashboards, one Snapshot as text or JSON, or one picture.
 
-Imports Textual only for dashboards.
+Imports Textual only for dashboards, and all that draws only when the feed is open, which gathers meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from accelctl.errors import TimeoutFailure, UsageError
 from accelctl.hal.endings import in_order
@@ -17,13 +18,14 @@ from accelctl.model.snapshot import Snapshot
 from accelctl.render import term
 from accelctl.telemetry.feed import Feed
 from accelctl.telemetry.feeds import Wish, open_feed
-from accelctl.tui import frame, terminal
-from accelctl.tui.state import State, screen_of, state_for
+from accelctl.tui import terminal
+from accelctl.tui.screens import LEAST, screen_of
+
+if TYPE_CHECKING:
+    from accelctl.tui.state import State
 
 ONCE_TICKS = 2
 """Rates (busy engines, works a second) need a second look."""
-LISTED_S = 0.05
-"""Enough to list the devices of most machines, which forks what samples them."""
 LONGEST_S = 30.0
 """Without any number for so long there will be none."""
 
@@ -58,12 +60,14 @@ def run(wish: Wish, ask: Ask) -> int:
 
 
 def _show(feed: Feed, ask: Ask) -> int:
-    """Dashboards. While Textual is imported, which takes longer than all the rest, numbers are gathered already."""
+    """Dashboards."""
     try:
+        from accelctl.tui import early
+        from accelctl.tui.state import state_for
+
         state = state_for(feed)
         state.screen = screen_of(ask.screen)
-        if not feed.seekable and (first := feed.poll(LISTED_S)) is not None:
-            state.take(first)
+        early.load(feed, state)
         from accelctl.tui import run as dashboards
     except BaseException:
         feed.close()
@@ -76,7 +80,7 @@ def _check(ask: Ask) -> tuple[int, int]:
     width, cross, height = ask.size.partition("x")
     good = ask.size.isascii() and cross and width.isdigit() and height.isdigit() and len(ask.size) < 9
     size = (int(width), int(height)) if good else (0, 0)
-    if size[0] < frame.LEAST[0] or size[1] < frame.LEAST[1]:
+    if size[0] < LEAST[0] or size[1] < LEAST[1]:
         raise UsageError(f"--size {ask.size}: columns and lines, 40x10 or more, as in 120x40")
     if ask.screenshot and (ask.once or ask.as_json):
         raise UsageError(f"--screenshot and {'--once' if ask.once else '--json'} do not go together")
@@ -116,6 +120,7 @@ def _show_once(feed: Feed, *, as_json: bool) -> None:
 
 def _write_picture(feed: Feed, ask: Ask, size: tuple[int, int]) -> None:
     from accelctl.render import output
+    from accelctl.tui import frame
     from accelctl.tui.svg import svg
 
     state = _filled(feed, ask.ticks)
@@ -125,8 +130,10 @@ def _write_picture(feed: Feed, ask: Ask, size: tuple[int, int]) -> None:
 
 def _filled(feed: Feed, ticks: int) -> State:
     """So many Snapshots, or as many as a recording has; the feed is closed. TimeoutFailure where none comes."""
-    state = state_for(feed)
     try:
+        from accelctl.tui.state import state_for
+
+        state = state_for(feed)
         for snapshot in _first(feed, ticks):
             state.take(snapshot)
     finally:

@@ -14,11 +14,9 @@ from accelctl.tui.detail import detail
 from accelctl.tui.helping import helping
 from accelctl.tui.lines import fit, in_ascii, wrapped
 from accelctl.tui.moment import Moment, age, percent, row_id
+from accelctl.tui.screens import LEAST
 from accelctl.tui.state import DETAIL, HELP, TABLE, VIEWS, State
 from accelctl.tui.views.events import clock
-
-LEAST = (40, 10)
-"""Columns and lines below which nothing can be read."""
 
 ALARM_SHARE = 12
 """One line of so many may tell what hangs."""

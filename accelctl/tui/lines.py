@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from accelctl.render.layout import Line, Span, cells, clean, line_cells
+from accelctl.render.layout import STYLES, Line, Span, cells, clean, line_cells
 
 CURSOR = "cursor"
 """Style of the chosen row; beside it a sign stands, for terminals without styles."""
+SGR = {**STYLES, CURSOR: "7", "title": "7;1", "tab": "1"}
+"""Style -> escape code; the 16 standard colours only, which every theme keeps readable."""
 
 
 def fit(line: Line, width: int, *, right: bool = False, more: str = "…") -> list[Span]:

@@ -5,36 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from rich.ansi import SGR_STYLE_MAP
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from accelctl.render.layout import STYLES, Line, cells, line_cells
-
-_NAMES = {
-    "bold": Style(bold=True),
-    "dim": Style(dim=True),
-    "ok": Style(color="green"),
-    "info": Style(color="cyan"),
-    "warn": Style(color="yellow"),
-    "error": Style(color="red"),
-    "critical": Style(color="red", bold=True),
-    "command": Style(color="cyan"),
-    "cursor": Style(reverse=True),
-    "title": Style(reverse=True, bold=True),
-    "tab": Style(bold=True),
-}
-"""The 16 standard colours only, which every theme keeps readable: as render.layout.STYLES has them."""
-
-assert set(STYLES) - {""} <= set(_NAMES)
+from accelctl.render.layout import Line, cells, line_cells
+from accelctl.tui.lines import SGR
 
 
 @cache
 def style_of(name: str) -> Style:
     """The style of a role; the terminal's own colours where it has none."""
-    return _NAMES.get(name, Style.null())
+    return Style.parse(" ".join(SGR_STYLE_MAP[int(code)] for code in SGR.get(name, "").split(";") if code))
 
 
 class Pane(Widget, can_focus=True):

@@ -10,17 +10,12 @@ from accelctl.tui.app import Top
 from accelctl.tui.pump import Pump
 from accelctl.tui.state import State
 
-EARLY_S = 0.25
-"""So long a first look may keep the first frame waiting."""
-
 
 def show(feed: Feed, state: State, *, mouse: bool = True) -> int:
     """Dashboards until somebody ends them; the exit status. The feed is open already, and what it forks is there:
     Textual has threads. It is closed here."""
     app = None
     try:
-        if state.snapshot is None and not feed.seekable and (early := feed.poll(EARLY_S)) is not None:
-            state.take(early)
         app = Top(state, partial(Pump, feed), styles=term.current().colors is not None)
         status = app.run(mouse=mouse)
     finally:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from accelctl.errors import UsageError
 from accelctl.model.snapshot import EventMark, Gone, Snapshot
 from accelctl.probes.filters import Facts
 from accelctl.render import term
@@ -26,7 +25,6 @@ from accelctl.tui.views.view import View
 from accelctl.tui.wanted import Wanted
 
 VIEWS = (OVERVIEW, MEMORY, QUEUES, SPACES, PROCESSES, EVENTS)
-NAMES = tuple(view.name for view in VIEWS)
 MOST_EVENTS = 1000
 
 EVERYTHING = Wanted()
@@ -118,13 +116,6 @@ class State:
         moment = self.moment()
         rows = self.rows(moment) if moment else []
         return rows[table.chosen_at(rows, self.place)] if rows else None
-
-
-def screen_of(name: str) -> int:
-    """The number of a dashboard; UsageError for one that there is not."""
-    if name and name not in NAMES:
-        raise UsageError(f"--screen {name}: the screens are {', '.join(NAMES)}")
-    return NAMES.index(name) if name else 0
 
 
 def state_for(feed: Feed) -> State:

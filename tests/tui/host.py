@@ -6,12 +6,14 @@ a child process that must be gone afterwards; hang never answers after the first
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import time
 
 from accelctl.cli import main
+from accelctl.hal.endings import in_order
 from accelctl.model.snapshot import Snapshot
 from tests import snapkit
 from tests.tui.kit import Ticks
@@ -54,7 +56,7 @@ class Timed(Ticks):
 
 def show() -> int:
     """What `accelctl top` does, with another feed."""
-    from accelctl.tui import frame, run, terminal
+    from accelctl.tui import early, frame, terminal
     from accelctl.tui.state import state_for
 
     words = sys.argv[1:]
@@ -65,12 +67,33 @@ def show() -> int:
 
         def draw(*arguments: object) -> object:
             count[0] += 1
-            if count[0] > 3:
+            if count[0] > 3 and "accelctl.tui.app" in sys.modules:
                 raise ZeroDivisionError("a refresh that fails")
             return original(*arguments)  # type: ignore[arg-type]
 
         frame.draw = draw  # type: ignore[assignment]
-    return run.show(feed, state_for(feed), mouse="mouse" in words)
+    state = state_for(feed)
+    if "stop" in words:
+        early.import_module = stopping  # type: ignore[assignment,attr-defined]
+    with in_order():
+        try:
+            if "hang" not in words:  # which a feed must not, and a thread lives with
+                early.load(feed, state)
+        except BaseException:
+            feed.close()
+            raise
+        from accelctl.tui import run
+
+        return run.show(feed, state, mouse="mouse" in words)
+
+
+def stopping(name: str) -> None:
+    """An import in the middle of which somebody types the words of the command line."""
+    if name == "textual":
+        sys.stdout.write("asked")
+        sys.stdout.flush()
+        os.read(sys.stdin.fileno(), 1)
+    importlib.import_module(name)
 
 
 if __name__ == "__main__":

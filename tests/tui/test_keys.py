@@ -20,8 +20,9 @@ from accelctl.tui.detail import detail
 from accelctl.tui.lines import plain
 from accelctl.tui.moment import Moment
 from accelctl.tui.pump import Pump
+from accelctl.tui.screens import NAMES
 from accelctl.tui.signs import signs_for
-from accelctl.tui.state import DETAIL, HELP, NAMES, TABLE
+from accelctl.tui.state import DETAIL, HELP, TABLE
 from tests import snapkit
 from tests.tui.kit import Ticks, state_of
 

@@ -18,7 +18,8 @@ from accelctl.model.snapshot import Snapshot
 from accelctl.telemetry.record import Recorder
 from accelctl.telemetry.replay import ReplayFeed
 from accelctl.tui import frame
-from accelctl.tui.state import DETAIL, HELP, NAMES, State, state_for
+from accelctl.tui.screens import NAMES
+from accelctl.tui.state import DETAIL, HELP, State, state_for
 from accelctl.tui.svg import svg
 from tests import snapkit
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
+import subprocess
+import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
-from tests.helpers import run_cli
+from accelctl.render.layout import Span
+from accelctl.tui import early
+from accelctl.tui.lines import SGR
+from accelctl.tui.pane import style_of
+from tests.helpers import ROOT, run_cli
 from tests.tui.ptykit import Screen
 
 HOST = "tests.tui.host"
 DRAWN = b"Overview"
+UP = b"\x1b[?2004h"
+"""Textual switches this on; what was drawn before was drawn without it."""
 RESTORED = (b"\x1b[?1049l", b"\x1b[?1000l", b"\x1b[?1003l", b"\x1b[?1006l", b"\x1b[?25h")
 
 
@@ -30,10 +42,16 @@ def switched_off(sent: bytes) -> list[bytes]:
     return wrong
 
 
-def given_back(screen: Screen) -> None:
+def up(screen: Screen) -> None:
+    """Wait until Textual has the terminal and has drawn."""
+    screen.read_until(UP)
+    screen.read_until(DRAWN)
+
+
+def given_back(screen: Screen, *, early: bool = False) -> None:
     assert switched_off(screen.sent) == []
-    assert [code for code in RESTORED if code not in screen.sent] == []
     assert screen.settings() == screen.before
+    assert early or [code for code in RESTORED if code not in screen.sent] == []
 
 
 KEYS = {"q": (b"q", 0), "Ctrl-C": (b"\x03", 130)}
@@ -44,7 +62,7 @@ SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129}
 def test_keys_end_it(key: str) -> None:
     typed, status = KEYS[key]
     with Screen(HOST, "mouse") as screen:
-        screen.read_until(DRAWN)
+        up(screen)
         screen.type(typed)
         assert screen.wait() == status
         given_back(screen)
@@ -53,7 +71,7 @@ def test_keys_end_it(key: str) -> None:
 @pytest.mark.parametrize("name", list(SIGNALS))
 def test_signals_end_it(name: str) -> None:
     with Screen(HOST, "mouse") as screen:
-        screen.read_until(DRAWN)
+        up(screen)
         os.kill(screen.pid, getattr(signal, name))
         assert screen.wait() == SIGNALS[name]
         given_back(screen)
@@ -73,7 +91,7 @@ def test_an_exception_in_a_refresh_is_told_after_the_alternate_screen() -> None:
 def test_stopping_and_going_on(by: str) -> None:
     """Ctrl-Z gives the terminal to the shell, and fg takes it back and draws everything."""
     with Screen(HOST, "mouse") as screen:
-        screen.read_until(DRAWN)
+        up(screen)
         if by == "key":
             screen.type(b"\x1a")
         else:
@@ -96,7 +114,7 @@ def test_stopping_and_going_on(by: str) -> None:
 def test_a_terminal_that_vanishes_ends_it(words: tuple[str, ...]) -> None:
     """The kernel sends SIGHUP to the session. Nothing is left to give back, but nothing may stay either."""
     with Screen(HOST, *words) as screen:
-        screen.read_until(DRAWN)
+        up(screen)
         children = children_of(screen.pid)
         os.close(screen.slave)
         os.close(screen.master)
@@ -107,7 +125,7 @@ def test_a_terminal_that_vanishes_ends_it(words: tuple[str, ...]) -> None:
 
 def test_no_child_stays() -> None:
     with Screen(HOST, "child") as screen:
-        screen.read_until(DRAWN)
+        up(screen)
         children = children_of(screen.pid)
         assert len(children) == 1
         screen.type(b"q")
@@ -132,7 +150,7 @@ def test_a_feed_that_hangs_delays_no_key() -> None:
 def test_a_terminal_that_takes_no_output_holds_up_no_end(by: str) -> None:
     """As behind a stalled connection: nothing can be written, settings of the terminal can be put back."""
     with Screen(HOST, size=(200, 60)) as screen:
-        screen.read_until(DRAWN)
+        up(screen)
         blocked = time.monotonic() + 30
         while "wait_woken" not in waits_of(screen.pid):
             assert time.monotonic() < blocked, waits_of(screen.pid)
@@ -151,7 +169,7 @@ def test_a_terminal_that_takes_no_output_holds_up_no_end(by: str) -> None:
 
 def test_a_terminal_that_takes_output_again_shows_what_is_now() -> None:
     with Screen(HOST, "mouse", size=(200, 60)) as screen:
-        screen.read_until(DRAWN)
+        up(screen)
         for _ in range(100):
             screen.type(b"23")
             time.sleep(0.02)
@@ -179,6 +197,101 @@ def alive(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+# -- while Textual is imported: tests.tui.host stops in the middle of it, until a line is typed ------------------------
+
+
+def asked(screen: Screen) -> None:
+    screen.read_until(b"asked")
+    assert DRAWN in screen.sent
+    assert UP not in screen.sent
+    assert screen.settings() != screen.before  # keys are not shown
+
+
+def test_the_first_picture_is_there_before_textual_and_keys_are_kept() -> None:
+    with Screen(HOST, "stop", "mouse") as screen:
+        asked(screen)
+        screen.type(b"\n5")
+        screen.read_until(b"[5 Processes]")
+        before = screen.sent.partition(UP)[0].rpartition(b"asked")[2]
+        assert b"5" not in before.partition(b"\x1b")[0]  # not shown as it was typed
+        screen.type(b"q")
+        assert screen.wait() == 0
+        given_back(screen)
+
+
+@pytest.mark.parametrize("by", ["Ctrl-C", *SIGNALS])
+def test_an_end_before_textual_gives_the_terminal_back(by: str) -> None:
+    with Screen(HOST, "stop", "child") as screen:
+        asked(screen)
+        children = children_of(screen.pid)
+        if by == "Ctrl-C":
+            screen.type(b"\x03")
+        else:
+            os.kill(screen.pid, getattr(signal, by))
+        assert screen.wait() == {"Ctrl-C": 130, **SIGNALS}[by]
+        given_back(screen, early=True)
+        assert b"\x1b[?1049l" in screen.sent
+        assert [pid for pid in children if alive(pid)] == []
+
+
+def test_a_stop_before_textual_waits_until_it_can_give_the_terminal_back() -> None:
+    with Screen(HOST, "stop", "mouse") as screen:
+        asked(screen)
+        screen.type(b"\x1a")
+        time.sleep(0.1)
+        assert os.waitpid(screen.pid, os.WNOHANG | os.WUNTRACED) == (0, 0)
+        screen.type(b"\n")
+        _, status = os.waitpid(screen.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        screen.drain()
+        given_back(screen, early=True)
+        os.kill(screen.pid, signal.SIGCONT)
+        up(screen)
+        screen.type(b"q")
+        assert screen.wait() == 0
+        given_back(screen)
+
+
+def test_a_terminal_that_takes_no_output_gets_no_early_picture() -> None:
+    read, write = os.pipe()
+    try:
+        os.set_blocking(write, False)
+        while select.select((), (write,), (), 0)[1]:
+            os.write(write, b"x" * 4096)
+        screen = early.Screen()
+        screen.output = write
+        for _ in range(3):
+            screen.show([[Span("a picture")]])
+        assert screen.stalled
+        screen.leave()
+        os.read(read, 1 << 20)
+        assert not select.select((read,), (), (), 0)[0]
+    finally:
+        for one in (read, write):
+            os.close(one)
+
+
+def test_little_is_left_to_import_after_the_pieces() -> None:
+    """So that no new release of Textual makes one piece as long as all were."""
+    code = "import sys, accelctl.tui.early; from importlib import import_module as load; counts = []\n"
+    code += f"for name in {early.PIECES!r}: load(name); counts.append(len(sys.modules))\n"
+    code += "from accelctl.tui import run; print(*counts, len(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    counts = [int(word) for word in done.stdout.split()]
+    steps = [after - before for before, after in pairwise(counts)]
+    assert max(steps) < 150, steps
+    assert steps[-1] < 60, steps
+
+
+def test_styles_are_those_of_the_widget() -> None:
+    line = [Span("text", name) for name in SGR]
+    screen = early.Screen()
+    screen._styles = True
+    decoded = Text.from_ansi(screen._row(line))
+    for number, name in enumerate(SGR):
+        assert decoded.get_style_at_offset(Console(), 4 * number) == style_of(name), name
 
 
 COLOURS = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-9]|4[0-9]|9[0-7]|10[0-7])(?:;\d+)*m")
@@ -243,6 +356,7 @@ def test_refused_without_a_terminal() -> None:
 def test_no_sampler_stays_behind(name: str) -> None:
     """The real feed: its children are gone after every kind of end."""
     with Screen("accelctl", "top", "--period", "0.2") as screen:
+        screen.read_until(UP)
         screen.read_until(b"own cost")
         children = children_of(screen.pid)
         assert children

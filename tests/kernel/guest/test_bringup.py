@@ -32,12 +32,15 @@ from accelctl.stress import run
 from tests.bringupkit import MISSING, bad_ids, carried_out, only_ops, only_steps, slow_channel, wrong_relu
 from tests.helpers import ROOT, environment, run_cli
 
+from .helpers import needs
 from .test_stress import Forgetful, chosen
 
+pytestmark = needs("stock")  # nothing here asks the other kernel's knobs, and its one CPU takes twice as long
 VGEM, SIM = Order(device=("chip=vgem",)), Order(device=("sim:0",))
 DEVICES = ["chip=vgem", "chip=bochs", "chip=qxl", "chip=virtio_gpu"]
 SLOW = 30
 """An emulated machine takes so many times as long: boxes are for real ones."""
+CYCLES = 300
 NOBODY = 1234
 
 
@@ -45,7 +48,7 @@ NOBODY = 1234
 def slow_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Larger boxes and less work; records of nobody's."""
     only_steps(monkeypatch, *(one.name for one in table.STEPS), factor=SLOW)
-    monkeypatch.setattr(lifecycles, "CYCLES", 1000)
+    monkeypatch.setattr(lifecycles, "CYCLES", CYCLES)
     monkeypatch.setattr(bench, "QUICK", ("channel",))
     monkeypatch.setattr(bench, "SHARE", {1: 0.02})
     only_ops(monkeypatch, "relu")
@@ -96,7 +99,7 @@ from accelctl.accept.bringup.steps import lifecycles
 from tests.bringupkit import Plain, carried_out, only_steps
 
 only_steps(Plain, "probe", "lifecycles", factor=30)
-lifecycles.CYCLES = 1000
+lifecycles.CYCLES = 300
 report = carried_out(sys.argv[1], Order(device=("chip=vgem",)))
 sys.stdout.buffer.write(pickle.dumps(report))
 """
