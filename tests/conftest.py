@@ -22,7 +22,8 @@ DECIDING = (
 
 KEPT = ("ACCELCTL_SHARED", "ACCELCTL_STRICT", "ACCELCTL_NO_CONFIG")
 
-#: Files that take long and prove nothing more on a second interpreter: search for odd inputs, and checks of the source.
+#: Files that take long and prove nothing more on a second interpreter: search for odd inputs, statistics, checks of the
+#: source, whole runs of programs whose parts are tested there, and installations.
 NOT_REPEATED = {
     "test_fuzz_rules.py",
     "test_fuzz_trees.py",
@@ -47,6 +48,14 @@ NOT_REPEATED = {
     "test_filters.py",
     "test_uapi.py",
     "test_uapi_nvidia.py",
+    "test_packaging.py",
+    "test_plugins_stranger.py",
+    "test_pyz.py",
+    "test_sim_model.py",
+    "test_sim_noise.py",
+    "test_smoke_command.py",
+    "test_telemetry_demo.py",
+    "test_verdict_noise.py",
 }
 
 

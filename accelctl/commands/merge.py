@@ -45,7 +45,7 @@ def merge(
     """Fold reports of many nodes (any JSON document of accelctl) into groups of equal ones.
 
     The largest group is the norm; every other is shown with where it differs. The exit status is 0 if all are equal,
-    1 if there are odd ones, 2 if something is no report; the others are folded all the same.
+    1 if there are odd, missing or slow ones, 2 if something is no report; the others are folded all the same.
     """
     from accelctl.accept.fleet import merge as fold_all
     from accelctl.accept.fleetread import rules

@@ -1,9 +1,5 @@
 """`accelctl probe`: what is in this machine, is it healthy, and if not: why, and what to type."""
 
-import atexit
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from typing import Annotated
@@ -85,7 +81,9 @@ def probe(
     Reads only files that change nothing: no device is opened, none is woken. The exit status is 0 also without any
     accelerator, 1 with a finding at the --fail-on level or worse, 3 when no device fits --device.
     """
-    with _uncollected():
+    from accelctl.hal.uncollected import uncollected
+
+    with uncollected():
         from accelctl.accept import probing
         from accelctl.render import output, tally
 
@@ -119,20 +117,6 @@ def probe(
         elif junit_file != "-":
             output.show(report, compared, as_json=as_json, evidence=not no_evidence, brief=brief)
         return int(fail_on is not Level.never and tally.at_least(report, fail_on.value))
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's cycle collector: within half a second it finds nothing and takes 20 ms, as much at the exit."""
-    collects = gc.isenabled()
-    gc.disable()
-    atexit.unregister(gc.freeze)  # what is frozen is not looked through at the exit
-    atexit.register(gc.freeze)
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _check(

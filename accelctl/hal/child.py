@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import mmap
 import os
 import pickle
@@ -245,6 +246,7 @@ def child_main(
     code = 1
     try:
         _reset_signals()
+        gc.freeze()  # to look through what the parent made would cost time, and a copy of each of its pages
         pipe, life = _above_stdio(pipe), _above_stdio(life)
         _detach((pipe, life, *keep))
         _die_with_parent(life, parent)

@@ -10,6 +10,7 @@ There is no thread: :meth:`Sampler.poll` does all of this and has to be called s
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -293,6 +294,7 @@ class Sampler:
 
     def _run(self, watch: Watch) -> None:
         """Tick for ever: the parent ends us."""
+        gc.enable()  # whoever forked this may do without, since it has but started
         self._plan.begin(watch)
         budget, seen, ticks = Budget(self._period_s, self._budget), Said(), 0
         cpu = before = sent = 0

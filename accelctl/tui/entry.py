@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from accelctl.errors import TimeoutFailure, UsageError
 from accelctl.hal.endings import in_order
+from accelctl.hal.uncollected import uncollected
 from accelctl.model.snapshot import Snapshot
 from accelctl.render import term
 from accelctl.telemetry.feed import Feed
@@ -49,7 +50,8 @@ def run(wish: Wish, ask: Ask) -> int:
     """The exit status. What is wrong with the options is said before anything is opened."""
     size = _check(ask)
     with in_order():
-        feed = _opened(wish, ask.record)
+        with uncollected():
+            feed = _opened(wish, ask.record)
         if ask.screenshot:
             _write_picture(feed, ask, size)
             return 0
@@ -62,13 +64,14 @@ def run(wish: Wish, ask: Ask) -> int:
 def _show(feed: Feed, ask: Ask) -> int:
     """Dashboards."""
     try:
-        from accelctl.tui import early
-        from accelctl.tui.state import state_for
+        with uncollected(keep=True):
+            from accelctl.tui import early
+            from accelctl.tui.state import state_for
 
-        state = state_for(feed)
-        state.screen = screen_of(ask.screen)
-        early.load(feed, state)
-        from accelctl.tui import run as dashboards
+            state = state_for(feed)
+            state.screen = screen_of(ask.screen)
+            early.load(feed, state)
+            from accelctl.tui import run as dashboards
     except BaseException:
         feed.close()
         raise

@@ -179,9 +179,9 @@ def test_stale_capability(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_slow_channel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only_steps(monkeypatch, "probe", "bench")
     base = str(tmp_path / "base.json")
-    store.save(base, measure(("sim:0",), ("channel",), 20.0))
+    store.save(base, measure(("sim:0",), ("channel",), 10.0))
     order = replace(SIM, baseline=base, max_regress=100.0)
     good = carried_out(str(tmp_path / "state"), order)
     assert bad_ids(good) == [], good.findings
-    slow_channel(monkeypatch, 0.5)
+    slow_channel(monkeypatch)
     rejected(carried_out(str(tmp_path / "state"), order), "BENCH-SLOWER")
