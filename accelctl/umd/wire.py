@@ -7,6 +7,7 @@ the way. What does not look as expected is left to the protobuf library, so noth
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 _ONE = [bytes([n]) for n in range(128)]
@@ -18,16 +19,24 @@ _MORE = [bytes([n & 127 | 128, n >> 7 | 128]) for n in range(1 << 14)]
 
 def varint(value: int) -> bytes:
     """An unsigned number of at most 64 bits."""
-    if value < 16384:
-        return _TWO[value]
-    return _MORE[value & 16383] + varint(value >> 14)
+    return _TWO[value] if value < 16384 else _long(value)
+
+
+@lru_cache(maxsize=4096)
+def _long(value: int) -> bytes:
+    """One that needs more than two bytes: addresses, of which a session has few."""
+    found, left = _MORE[value & 16383], value >> 14
+    while left >= 16384:
+        found += _MORE[left & 16383]
+        left >>= 14
+    return found + _TWO[left]
 
 
 def number(field: int, value: int) -> bytes:
     """A number's field (below 16); nothing for 0, as proto3 writes it."""
     if value < 16384:
         return _ONE[field << 3] + _TWO[value] if value else b""
-    return _ONE[field << 3] + varint(value)
+    return _ONE[field << 3] + _long(value)
 
 
 def chunk(field: int, data: bytes) -> bytes:
@@ -37,7 +46,7 @@ def chunk(field: int, data: bytes) -> bytes:
 
 def packed(field: int, values: Iterable[int]) -> bytes:
     """A repeated number (field below 16)."""
-    data = b"".join([_TWO[value] if value < 16384 else varint(value) for value in values])
+    data = b"".join([_TWO[value] if value < 16384 else _long(value) for value in values])
     return _ONE[field << 3 | 2] + varint(len(data)) + data if data else b""
 
 

@@ -26,18 +26,21 @@ def check(call: Call) -> None:
     """UsageError unless the call can be computed as it stands."""
     for operand, tensor in zip((*call.op.inputs, *call.op.outputs), (*call.inputs, *call.outputs), strict=True):
         if tensor is None:
-            _need(operand.optional, f"{operand.name}: it is missing")
+            _need(operand.optional, "{}: it is missing", operand.name)
             continue
-        _need(tensor.dtype.name in operand.dtypes, f"{operand.name}: {call.op.name} takes no {tensor.dtype.name}")
-        _need(tensor.elements <= MOST_ELEMENTS, f"{operand.name}: more than {MOST_ELEMENTS} elements")
+        _need(tensor.dtype.name in operand.dtypes, "{}: {} takes no {}", operand.name, call.op.name, tensor.dtype.name)
+        _need(tensor.elements <= MOST_ELEMENTS, "{}: more than {} elements", operand.name, MOST_ELEMENTS)
     for operand, tensor in zip(call.op.outputs, call.outputs, strict=True):
-        _need(tensor is None or _apart(tensor), f"{operand.name}: elements lie on each other")
+        _need(tensor is None or _apart(tensor), "{}: elements lie on each other", operand.name)
     _RULES[call.op.name](call)
 
 
-def _need(right: bool, wrong: str) -> None:
+def _need(right: bool, wrong: str, *said: object) -> None:
+    """``wrong``, if it is: put together then only, since this is asked for every call. Shapes are written as such."""
     if not right:
-        raise UsageError(wrong)
+        raise UsageError(
+            wrong.format(*(show(one) if isinstance(one, tuple) else one for one in said)) if said else wrong
+        )
 
 
 def _apart(tensor: Tensor) -> bool:
@@ -61,17 +64,18 @@ def _there(tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
 def _is(name: str, tensor: Tensor | None, shape: Shape, *dtypes: str) -> None:
     """Shape, and one of these element types; an operand that is left out is right."""
     if tensor is not None:
-        _need(tensor.shape == shape, f"{name}: shape {show(tensor.shape)}, it must be {show(shape)}")
-        _need(tensor.dtype.name in dtypes, f"{name}: {tensor.dtype.name}, it must be {' or '.join(dtypes)}")
+        _need(tensor.shape == shape, "{}: shape {}, it must be {}", name, tensor.shape, shape)
+        if tensor.dtype.name not in dtypes:
+            raise UsageError(f"{name}: {tensor.dtype.name}, it must be {' or '.join(dtypes)}")
 
 
 def _rank(name: str, tensor: Tensor, *ranks: int) -> None:
     words = " or ".join(map(str, ranks))
-    _need(len(tensor.shape) in ranks, f"{name}: {len(tensor.shape)} dimensions, it must have {words}")
+    _need(len(tensor.shape) in ranks, "{}: {} dimensions, it must have {}", name, len(tensor.shape), words)
 
 
 def _bounded(work: int) -> None:
-    _need(work <= MOST_WORK, f"{work} products are more than the {MOST_WORK} that one instruction may ask for")
+    _need(work <= MOST_WORK, "{} products are more than the {} that one instruction may ask for", work, MOST_WORK)
 
 
 def _number(call: Call, name: str) -> int:
@@ -82,9 +86,9 @@ def _matmul(call: Call) -> None:
     (a, b), (y,) = _there(call.inputs), _there(call.outputs)
     _need(bool(a.shape) and bool(b.shape), "A, B: a scalar is no matrix")
     inner = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
-    _need(a.shape[-1] == inner, f"A {show(a.shape)} and B {show(b.shape)}: the inner lengths differ")
+    _need(a.shape[-1] == inner, "A {} and B {}: the inner lengths differ", a.shape, b.shape)
     shape = broadcast(a.shape[:-2], b.shape[:-2]) + a.shape[-2:-1] + (b.shape[-1:] if len(b.shape) > 1 else ())
-    _need(a.dtype == b.dtype, f"A is {a.dtype.name}, B is {b.dtype.name}")
+    _need(a.dtype == b.dtype, "A is {}, B is {}", a.dtype.name, b.dtype.name)
     _is("Y", y, shape, *((a.dtype.name, "fp32") if a.dtype.floating else ("int32",)))
     _bounded(y.elements * inner)
 
@@ -124,8 +128,12 @@ def _conv2d(call: Call) -> None:
     *batch, _, _, _ = x.shape
     channels, *sizes = (x.shape[-1], *x.shape[-3:-1]) if last else x.shape[-3:]
     group, (out, inner, *kernel) = _number(call, "group"), w.shape
-    _need(group >= 1 and out % group == 0 and out > 0, f"attrs['group']: {group} does not divide {out} channels of W")
-    _need(channels > 0 and channels == inner * group, f"X has {channels} channels, W takes {inner} in {group} groups")
+    _need(
+        group >= 1 and out % group == 0 and out > 0, "attrs['group']: {} does not divide {} channels of W", group, out
+    )
+    _need(
+        channels > 0 and channels == inner * group, "X has {} channels, W takes {} in {} groups", channels, inner, group
+    )
     pads, strides, dilations = conv_pads(call), _pair(call, "strides", 2, 1), _pair(call, "dilations", 2, 1)
     padded = [size + sum(pad) for size, pad in zip(sizes, pads, strict=True)]
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
@@ -144,7 +152,7 @@ def axis_of(call: Call) -> int:
     """The attribute ``axis``, from the front. A scalar has the axis 0 of a vector of one."""
     x = cast("Tensor", call.inputs[0])
     rank, axis = max(1, len(x.shape)), _number(call, "axis")
-    _need(-rank <= axis < rank, f"attrs['axis']: X has {len(x.shape)} dimensions, no axis {axis}")
+    _need(-rank <= axis < rank, "attrs['axis']: X has {} dimensions, no axis {}", len(x.shape), axis)
     return axis % rank
 
 
@@ -184,7 +192,7 @@ def promoted(a: Tensor, b: Tensor) -> str:
     """Element type of a sum. UsageError for two kinds of integers."""
     one, other = a.dtype.name, b.dtype.name
     floats = sorted({one, other} & FLOATS)
-    _need(bool(floats) or one == other, f"A is {one}, B is {other}: integers of two kinds are not added")
+    _need(bool(floats) or one == other, "A is {}, B is {}: integers of two kinds are not added", one, other)
     return one if one == other else floats[0] if len(floats) == 1 else "fp32"
 
 
@@ -199,7 +207,7 @@ def _rope(call: Call) -> None:
     (x, positions), (y,) = _there(call.inputs), _there(call.outputs)
     _need(len(x.shape) >= 2, "X: it must be tokens, heads, dim")
     rotated = _number(call, "rotary_dim") or x.shape[-1]
-    _need(0 <= rotated <= x.shape[-1] and rotated % 2 == 0, f"attrs['rotary_dim']: {rotated} of {x.shape[-1]}")
+    _need(0 <= rotated <= x.shape[-1] and rotated % 2 == 0, "attrs['rotary_dim']: {} of {}", rotated, x.shape[-1])
     _need(cast("float", call.attrs["base"]) > 0, "attrs['base']: it must be above 0")
     _is("positions", positions, x.shape[:-2], "int32")
     _is("Y", y, x.shape, x.dtype.name)
@@ -212,7 +220,7 @@ def _silu_and_mul(call: Call) -> None:
 
 
 def _attending(call: Call, heads: int, kv_heads: int, dim: int) -> None:
-    _need(kv_heads > 0 and heads % kv_heads == 0, f"Q has {heads} heads, no multiple of {kv_heads}")
+    _need(kv_heads > 0 and heads % kv_heads == 0, "Q has {} heads, no multiple of {}", heads, kv_heads)
     _need(dim > 0, "Q: heads of no length")
     _need(cast("float", call.attrs["softcap"]) >= 0, "attrs['softcap']: it is not below 0")
     _need(_number(call, "window") >= 0, "attrs['window']: it is not below 0")
@@ -222,17 +230,17 @@ def _prefill(call: Call) -> None:
     q, k, v = _there(call.inputs[:3])
     for name, tensor in (("Q", q), ("K", k), ("V", v)):
         _rank(name, tensor, 3, 4)
-        _need(tensor.dtype == q.dtype, f"{name}: {tensor.dtype.name}, Q is {q.dtype.name}")
+        _need(tensor.dtype == q.dtype, "{}: {}, Q is {}", name, tensor.dtype.name, q.dtype.name)
     *batch, heads, queries, dim = q.shape
     kv_heads, keys, wide = k.shape[-3], k.shape[-2], v.shape[-1]
     _attending(call, heads, kv_heads, dim)
-    _need(k.shape == (*batch, kv_heads, keys, dim), f"K: shape {show(k.shape)} does not fit Q {show(q.shape)}")
-    _need(v.shape == (*batch, kv_heads, keys, wide), f"V: shape {show(v.shape)} does not fit K {show(k.shape)}")
+    _need(k.shape == (*batch, kv_heads, keys, dim), "K: shape {} does not fit Q {}", k.shape, q.shape)
+    _need(v.shape == (*batch, kv_heads, keys, wide), "V: shape {} does not fit K {}", v.shape, k.shape)
     mask = call.input("mask")
     if mask is not None:
         full = (prod(batch), heads, queries, keys)
-        _need(broadcast(mask.shape, full) == full, f"mask: {show(mask.shape)} is not repeated to {show(full)}")
-        _need(mask.dtype.name in ("uint8", q.dtype.name), f"mask: {mask.dtype.name}, it must be uint8 or as Q")
+        _need(broadcast(mask.shape, full) == full, "mask: {} is not repeated to {}", mask.shape, full)
+        _need(mask.dtype.name in ("uint8", q.dtype.name), "mask: {}, it must be uint8 or as Q", mask.dtype.name)
     _need(heads // kv_heads * keys <= MOST_ELEMENTS, "K: more keys than one row of scores can have")
     _bounded(prod(batch) * heads * queries * keys * (dim + wide))
     _is("O", call.outputs[0], (*batch, heads, queries, wide), q.dtype.name)
@@ -246,7 +254,7 @@ def _decode(call: Call) -> None:
     sequences, heads, dim = q.shape
     blocks, size, kv_heads, _ = k.shape
     _attending(call, heads, kv_heads, dim)
-    _need(size == _number(call, "block_size") > 0, f"attrs['block_size']: blocks of k_cache have {size} tokens")
+    _need(size == _number(call, "block_size") > 0, "attrs['block_size']: blocks of k_cache have {} tokens", size)
     _is("k_cache", k, (blocks, size, kv_heads, dim), q.dtype.name)
     _is("v_cache", v, (blocks, size, kv_heads, v.shape[3]), q.dtype.name)
     _is("block_table", table, (sequences, table.shape[1]), "int32")
@@ -272,7 +280,7 @@ def _topk(call: Call) -> None:
     _rank("gating", gating, 2)
     tokens, experts = gating.shape
     k = _number(call, "k")
-    _need(0 <= k <= experts, f"attrs['k']: {k} of {experts} experts")
+    _need(0 <= k <= experts, "attrs['k']: {} of {} experts", k, experts)
     _is("bias", call.input("bias"), (experts,), gating.dtype.name)
     _is("weights", weights, (tokens, k), "fp32")
     _is("ids", ids, (tokens, k), "int32")
@@ -282,7 +290,7 @@ def _align(call: Call) -> None:
     slots, outputs = cast("Tensor", call.inputs[0]), _there(call.outputs)
     _rank("topk_ids", slots, 2)
     experts, block = _number(call, "num_experts"), _number(call, "block_size")
-    _need(0 < experts <= MOST_EXPERTS, f"attrs['num_experts']: 1 to {MOST_EXPERTS} are possible")
+    _need(0 < experts <= MOST_EXPERTS, "attrs['num_experts']: 1 to {} are possible", MOST_EXPERTS)
     _need(block > 0, "attrs['block_size']: it must be above 0")
     length = slots.elements + experts * (block - 1)
     blocks = -(-length // block)
@@ -295,7 +303,7 @@ def _align(call: Call) -> None:
 def _copy(call: Call) -> None:
     (x,), (y,) = _there(call.inputs), _there(call.outputs)
     repeated = broadcast(x.shape, y.shape)
-    _need(repeated == y.shape, f"X {show(x.shape)} is not repeated to {show(y.shape)}")
+    _need(repeated == y.shape, "X {} is not repeated to {}", x.shape, y.shape)
     _is("Y", y, y.shape, *(FLOATS | INTS))
 
 
