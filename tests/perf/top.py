@@ -1,11 +1,13 @@
 """What `accelctl top` costs: on a pseudo-terminal, with 8 made-up cards and 64 processes that use them.
 
-`python -m tests.perf.top` prints the figures. Processor time and memory are those of the kernel's own accounts
-(/proc/PID/stat, smaps_rollup) for the program and its children, from outside.
+`python -m tests.perf.top` prints the figures; `python -m tests.perf.top hours` what ten hours add to its memory, which
+takes a quarter of an hour and is no part of `make bench`. Processor time and memory are those of the kernel's own
+accounts (/proc/PID/stat, smaps_rollup) for the program and its children, from outside.
 """
 
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -92,6 +94,30 @@ def results() -> Iterable[Result]:
         yield Result("top: memory of all its processes", pss, "MiB", 130, "PSS")
 
 
+def hours(ticks: int = 36_000, first: int = 3_000) -> Iterable[Result]:
+    """What so many ticks, as fast as they go, add to the memory of the whole program, screen and sampler: ten hours at
+    1 Hz. The first of them fill the charts."""
+    with tempfile.TemporaryDirectory() as folder:
+        machine(Path(folder))
+        count = Path(folder) / "count"
+        with Screen("tests.tui.host", "live", folder, str(count), size=(120, 50)) as screen:
+            begin = _after(screen, count, first)
+            end = _after(screen, count, ticks + first)
+            screen.type(b"q")
+            screen.wait()
+        for name, before, after in zip(("screen", "sampler"), begin, end, strict=True):
+            detail = f"{before:.1f} MiB after {first:,} ticks, {after:.1f} after {ticks + first:,}"
+            yield Result(f"top: growth of the {name}'s process in {ticks:,} ticks", after - before, "MiB", 5, detail)
+
+
+def _after(screen: Screen, count: Path, ticks: int) -> list[float]:
+    """Memory of the screen's process and of the sampler's, once so many ticks have come."""
+    while not count.exists() or int(count.read_text() or 0) < ticks:
+        screen._take(0.5)
+        screen.sent = b""
+    return [memory_mib(pid, "Rss") for pid in family(screen.pid)[:2]]
+
+
 def keys_while_it_hangs(screen: Screen, seconds: float) -> list[float]:
     """Seconds from a key to the screen that it asks for, while whatever samples is stopped, as by a driver that does
     not answer; a new sampler is stopped as well."""
@@ -117,5 +143,5 @@ def _idle(screen: Screen, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    for result in results():
+    for result in hours() if sys.argv[1:] == ["hours"] else results():
         print(result, flush=True)

@@ -1,7 +1,9 @@
 """A program with the dashboards on synthetic numbers, for tests that need a process of its own on a terminal.
 
-``python -m tests.tui.host [crash|child|hang|mouse] [DEVICES PROCESSES]``: crash raises in the third refresh; child has
-a child process that must be gone afterwards; hang never answers after the first Snapshot.
+``python -m tests.tui.host [crash|child|hang|mouse|stop] [DEVICES PROCESSES]``: crash raises in a refresh; child has a
+child process that must be gone afterwards; hang never answers after the first Snapshot; stop waits for a key in the
+middle of the imports. ``python -m tests.tui.host live ROOT FILE``: the real feed of that machine as fast as it can, and
+how many Snapshots came, in that file.
 """
 
 from __future__ import annotations
@@ -11,14 +13,31 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from accelctl.cli import main
 from accelctl.hal.endings import in_order
 from accelctl.model.snapshot import Snapshot
+from accelctl.telemetry.live import LiveFeed
 from tests import snapkit
 from tests.tui.kit import Ticks
 
 PERIOD_S = 0.05
+
+
+class Counted(LiveFeed):
+    """The real feed, without a pause between two ticks."""
+
+    def __init__(self, root: str, file: str) -> None:
+        super().__init__(root, period_s=0.001, budget=0)
+        self.file, self.count = Path(file), 0
+
+    def poll(self, timeout_s: float) -> Snapshot | None:
+        found = super().poll(timeout_s)
+        self.count += found is not None
+        if found is not None and self.count % 100 == 0:
+            self.file.write_text(str(self.count))
+        return found
 
 
 class Timed(Ticks):
@@ -61,7 +80,11 @@ def show() -> int:
 
     words = sys.argv[1:]
     terminal.check(os.environ, (sys.stdin, sys.stdout))
-    feed = Timed(words, float(os.environ.get("PERIOD", PERIOD_S)))
+    feed: Timed | Counted
+    if words[:1] == ["live"]:
+        feed = Counted(*words[1:3])
+    else:
+        feed = Timed(words, float(os.environ.get("PERIOD", PERIOD_S)))
     if "crash" in words:
         original, count = frame.draw, [0]
 
