@@ -21,11 +21,8 @@ RESULTS = ROOT / "build" / "test-results"
 FAST = ("unit", "golden", "machines")
 """Folders of tests that need nothing but Python."""
 
-GUESTS = ("kernel",)
-"""Folder of tests that boot machines: one process for each kernel, so that both run at the same time."""
-
-NEEDY = ("opencl", "torch", "device", "tui", "perf")
-"""Folders of tests that need more; one at a time, because they measure."""
+NEEDY = ("kernel", "opencl", "torch", "device", "tui", "perf")
+"""Folders of tests that need more; one at a time, because they measure or boot machines."""
 
 TESTS_FAILED = 1
 """pytest's exit status when all were run and some failed."""
@@ -153,7 +150,6 @@ def full(run: Run) -> None:
     run.step("system packages", packages)
     run.step("kernels", kernels)
     run.step("lint", lint)
-    run.pytest("tests on kernels", sys.executable, GUESTS, "-n", "2", "--dist", "loadgroup")
     on_other_interpreters(run)
     run.pytest("tests with needs", sys.executable, NEEDY)
     run.pytest("tests", sys.executable, FAST, "-n", "2")

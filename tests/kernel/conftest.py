@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from .rig import host, run
+from .rig import host, qemu, run
 from .rig.cache import KINDS
 
 collect_ignore = [] if os.environ.get("ACCELCTL_GUEST") else ["guest"]
@@ -31,20 +32,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def _boots(request: pytest.FixtureRequest) -> Callable[[str], run.Guest]:
-    done: dict[str, run.Guest] = {}
+def _boots(request: pytest.FixtureRequest) -> Iterator[Callable[[str], run.Guest]]:
+    """Boots all kernels that this session has tests for at the same time, when the first one is asked for."""
+    asked: dict[str, Future[run.Guest]] = {}
+    with ThreadPoolExecutor(len(KINDS)) as threads:
 
-    def boot(kind: str) -> run.Guest:
-        reason = host.why_not(kind)
-        if reason is not None:
-            if REQUIRED:
-                pytest.fail(reason, pytrace=False)
-            pytest.skip(reason)
-        if kind not in done:
-            done[kind] = host.boot_once(kind, _selected(request.session, kind))
-        return done[kind]
+        def boot(kind: str) -> run.Guest:
+            reason = host.why_not(kind)
+            if reason is not None:
+                if REQUIRED:
+                    pytest.fail(reason, pytrace=False)
+                pytest.skip(reason)
+            others = [one for one in KINDS if not asked and _selected(request.session, one) and not host.why_not(one)]
+            for one in {kind, *others} - asked.keys():
+                asked[one] = threads.submit(host.boot_once, one, _selected(request.session, one))
+            return asked[kind].result()
 
-    return boot
+        qemu.STOP.clear()
+        try:
+            yield boot
+        finally:  # also of a run that is ended by a key
+            qemu.STOP.set()
 
 
 def _selected(session: pytest.Session, kind: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .rig import __main__ as rig_main
-from .rig import cache, kernels, modules, packages, run, sources, udev
+from .rig import cache, host, kernels, modules, packages, qemu, run, sources, udev
 from .rig.cpio import Initramfs
 from .rig.errors import RigError
 from .rig.sources import Source
@@ -304,3 +304,21 @@ def test_udev_is_not_fetched_where_it_is_installed(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(udev, "PROGRAMS", (tmp_path,))
     udev.prepare()
     assert not cache.root().exists()
+
+
+DEAD = run.Guest("stock", qemu.Boot(None, 3.0, "the guest stopped before its job ended"))
+BEGUN = run.Guest("stock", qemu.Boot(None, 9.0, "it died"), {"a": run.Outcome()}, "a line")
+WELL = run.Guest("stock", qemu.Boot(0, 9.0, ""), {"a": run.Outcome("passed")}, "a line")
+
+
+@pytest.mark.parametrize(
+    ("boots", "wanted"), [([WELL], WELL), ([BEGUN], BEGUN), ([DEAD, WELL], WELL), ([DEAD, DEAD], DEAD)]
+)
+def test_only_a_boot_that_never_began_is_tried_again(
+    boots: list[run.Guest], wanted: run.Guest, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    left = iter(boots)
+    monkeypatch.setattr(run, "in_guest", lambda *_: next(left))
+    assert host._in_guest("stock", []) is wanted
+    assert next(left, None) is None
+    assert [("booted once more" in str(one.message)) for one in recwarn] == [True] * (len(boots) - 1)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 from . import packages
 from .errors import RigError
@@ -24,6 +25,10 @@ CPUS = {"stock": "2", "debug": "1"}
 
 GRACE_S = 30.0
 """How long after its own limit, or after its job, the guest may take to power off before it is ended."""
+
+
+STOP = Event()
+"""Set: every machine is ended. Several may run, each followed by a thread of its own."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,9 @@ def boot(words: list[str], share: Path, limit_s: int, follow: Callable[[], None]
         machine = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:
             while machine.poll() is None:
-                time.sleep(0.1)
+                if STOP.wait(0.1):
+                    trouble = "the guest was ended with the tests"
+                    break
                 follow()
                 now = time.monotonic()
                 if ended is None and (share / "exit-code").exists():
