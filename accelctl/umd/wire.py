@@ -22,14 +22,17 @@ def varint(value: int) -> bytes:
     return _TWO[value] if value < 16384 else _long(value)
 
 
-@lru_cache(maxsize=4096)
 def _long(value: int) -> bytes:
-    """One that needs more than two bytes: addresses, of which a session has few."""
+    """One that needs more than two bytes."""
     found, left = _MORE[value & 16383], value >> 14
     while left >= 16384:
         found += _MORE[left & 16383]
         left >>= 14
     return found + _TWO[left]
+
+
+address = lru_cache(maxsize=4096)(varint)
+"""The same for device addresses, of which a session has few."""
 
 
 def number(field: int, value: int) -> bytes:

@@ -133,7 +133,7 @@ def blobs_of(plan: Plan, addresses: list[int], scratch: int) -> tuple[list[bytes
     for step in plan.steps:
         found = addresses if plan.straight else [addresses[r] if r >= 0 else scratch - 1 - r for r in step.refs]
         made = step.head + step.params.pack(*found) + step.body
-        params = b"".join([wire.varint(address) for address in found])
+        params = b"".join([wire.address(one) for one in found])
         one = b"".join((step.wire_head, made, step.wire_tail, b"\x22", wire.varint(len(params)), params))
         blobs.append(made)
         fields.append(b"\x12" + wire.varint(len(one)) + one)
