@@ -125,6 +125,8 @@ def span(shape: Sequence[int], strides: Sequence[int], dtype: DType) -> int:
 
 def broadcast(first: Sequence[int], second: Sequence[int]) -> Shape:
     """The common shape, aligned from the right; UsageError naming both where there is none."""
+    if first == second:
+        return tuple(first)
     rank = max(len(first), len(second))
     left = (1,) * (rank - len(first)) + tuple(first)
     right = (1,) * (rank - len(second)) + tuple(second)

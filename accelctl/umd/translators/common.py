@@ -123,8 +123,6 @@ def axis_of(ask: Ask, dims: int) -> int:
 
 def common_shape(index: int, first: Sequence[int], second: Sequence[int]) -> Shape:
     """The broadcast shape. Refusal, about that input, naming both."""
-    if first == second:
-        return tuple(first)
     try:
         return broadcast(first, second)
     except UsageError as error:
