@@ -1,6 +1,7 @@
 """What all tests share: a marker by folder, a clean environment, and the folder with captured machines."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     A mistake in a rule fails the test instead of becoming a finding, and nobody's own configuration counts: set here,
     because fixtures of modules and sessions run before those of a test.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what is to run behind it like that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["ACCELCTL_STRICT"] = os.environ["ACCELCTL_NO_CONFIG"] = "1"
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # tests serve and fork in one process, where gRPC's handlers crash
     if os.environ.get("ACCELCTL_GUEST"):  # an emulated machine needs 20 s to import it, and no guest test uses it
