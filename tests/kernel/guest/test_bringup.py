@@ -35,13 +35,14 @@ from tests.helpers import ROOT, environment, run_cli
 from .helpers import needs
 from .test_stress import Forgetful, chosen
 
-pytestmark = needs("stock")  # nothing here asks the other kernel's knobs, and its one CPU takes twice as long
 VGEM, SIM = Order(device=("chip=vgem",)), Order(device=("sim:0",))
 DEVICES = ["chip=vgem", "chip=bochs", "chip=qxl", "chip=virtio_gpu"]
 SLOW = 30
 """An emulated machine takes so many times as long: boxes are for real ones."""
 CYCLES = 300
 NOBODY = 1234
+ON_DEVICES, ON_SIM = needs("stock"), needs("debug")
+"""No test needs what one of the kernels has alone, and both run at the same time: each gets half of them."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,7 @@ def healthy(report: BringupReport, verdict: str = ACCEPTED) -> None:
     assert (report.verdict, bad_ids(report)) == (verdict, []), (report.why, report.findings)
 
 
+@ON_DEVICES
 @pytest.mark.parametrize("name", DEVICES)
 def test_real_virtual_devices_are_accepted(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only_steps(monkeypatch, "probe", "expected", "lifecycles", "ops", "capabilities", "semantics", "disruptive")
@@ -80,6 +82,7 @@ def test_real_virtual_devices_are_accepted(name: str, monkeypatch: pytest.Monkey
     assert skipped["ops"] == skipped["semantics"] == "this chip offers no ops"
 
 
+@ON_DEVICES
 def test_the_command_line_in_the_guest(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     state = ("--state", str(tmp_path / "state"))
@@ -118,6 +121,7 @@ def bound_by_modes(folder: Path) -> BringupReport:
     return report
 
 
+@ON_DEVICES
 def test_node_permission(tmp_path: Path) -> None:
     target = chosen("chip=vgem").target
     own = [Path(node) for node in (target.node, *target.others)]
@@ -137,6 +141,7 @@ def test_node_permission(tmp_path: Path) -> None:
     assert f"no permission for {target.node}" in report.steps[1].reason
 
 
+@ON_DEVICES
 def test_swallowed_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only_steps(monkeypatch, "probe", "lifecycles")
     forgetful = Forgetful("object")
@@ -147,6 +152,7 @@ def test_swallowed_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert "gem-handles" in render.text(report, Term(False, None, None, True))
 
 
+@ON_DEVICES
 def test_missing_expected_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only_steps(monkeypatch, "probe", "expected", "lifecycles")
     there = '\n[[device]]\nname = "what is here"\nmatch = { kind = "*" }\n'
@@ -156,6 +162,7 @@ def test_missing_expected_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     rejected(carried_out(str(tmp_path / "state"), replace(VGEM, expect=str(tmp_path / "bad"))), "EXPECT-MISSING-DEVICE")
 
 
+@ON_SIM
 def test_wrong_result_in_one_op(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only_steps(monkeypatch, "probe", "ops")
     healthy(carried_out(str(tmp_path / "state"), SIM), PASSED_SIMULATED)
@@ -163,6 +170,7 @@ def test_wrong_result_in_one_op(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     rejected(carried_out(str(tmp_path / "state"), SIM), "OPS-WRONG-RESULT")
 
 
+@ON_SIM
 def test_stale_capability(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only_steps(monkeypatch, "probe", "capabilities")
     path = str(tmp_path / "caps.toml")
@@ -176,6 +184,7 @@ def test_stale_capability(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     rejected(carried_out(str(tmp_path / "state"), order), "CAPS-STALE")
 
 
+@ON_SIM
 def test_slow_channel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only_steps(monkeypatch, "probe", "bench")
     base = str(tmp_path / "base.json")
