@@ -98,17 +98,15 @@ def wrong_relu(monkeypatch: Any) -> None:
     monkeypatch.setattr(ownpython, "command", command)
 
 
-def slow_channel(monkeypatch: Any) -> None:
-    """Every transfer into the data channel takes five times as long, and 20 ms more at least."""
+def slow_channel(monkeypatch: Any, seconds: float = 0.02) -> None:
+    """Every transfer into the data channel takes so much longer."""
     from accelctl.umd.channel import transfer
 
     right = transfer.Sender.send
 
     def send(self: Any, *args: Any, **named: Any) -> Any:
-        start = time.monotonic()
-        sent = right(self, *args, **named)
-        time.sleep(max(0.02, 4 * (time.monotonic() - start)))
-        return sent
+        time.sleep(seconds)
+        return right(self, *args, **named)
 
     monkeypatch.setattr(transfer.Sender, "send", send)
 

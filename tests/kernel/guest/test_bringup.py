@@ -192,5 +192,5 @@ def test_slow_channel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     order = replace(SIM, baseline=base, max_regress=100.0)
     good = carried_out(str(tmp_path / "state"), order)
     assert bad_ids(good) == [], good.findings
-    slow_channel(monkeypatch)
+    slow_channel(monkeypatch, 0.5)
     rejected(carried_out(str(tmp_path / "state"), order), "BENCH-SLOWER")
