@@ -35,6 +35,7 @@ T = TypeVar("T")
 _CHUNK = 1 << 20
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GRACE_S = 0.25  # a child that can die is gone in well under this after SIGKILL
+_DEEP = 50  # looks, a millisecond apart: whoever ends is in D state for moments as well
 
 
 class Stuck(NamedTuple):
@@ -296,7 +297,7 @@ class WatchedChild:
             return "gone"
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        limit = time.monotonic() + _GRACE_S
+        limit, deep = time.monotonic() + _GRACE_S, 0
         while True:
             try:
                 done, status = os.waitpid(pid, os.WNOHANG)
@@ -305,7 +306,8 @@ class WatchedChild:
             if done == pid:
                 code = os.waitstatus_to_exitcode(status)
                 return f"exit status {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
-            if time.monotonic() > limit or _proc(pid, "stat").rpartition(")")[2].strip().startswith("D"):
+            deep = deep + 1 if _proc(pid, "stat").rpartition(")")[2].strip().startswith("D") else 0
+            if time.monotonic() > limit or deep > _DEEP:
                 entry = self._slot.peek() if self._slot is not None else None
                 _abandoned[pid] = entry[2] if entry is not None else ""
                 return "abandoned"
