@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 import termios
@@ -47,7 +48,7 @@ def load(feed: Feed, state: State) -> None:
             wait_s = WAIT_S if name == LONG and state.snapshot is None else 0.0
             if (found := feed.poll(wait_s)) is not None:
                 state.take(found)
-                screen.show(frame.draw(state, *os.get_terminal_size(screen.output)))
+                screen.show(frame.draw(state, *shutil.get_terminal_size()))
             import_module(name)
 
 
@@ -63,9 +64,9 @@ class Screen:
 
     def show(self, lines: Sequence[Line]) -> None:
         """All lines from the top."""
-        self.drawn = True
         rows = (f"\x1b[{number};1H{self._row(line)}" for number, line in enumerate(lines, 1))
-        self.write(ENTER + "".join(rows))
+        enter, self.drawn = "" if self.drawn else ENTER, True
+        self.write(enter + "".join(rows))
 
     def leave(self) -> None:
         """As it was before the first picture."""
@@ -85,7 +86,7 @@ class Screen:
     def _row(self, line: Line) -> str:
         if not self._styles:
             return "".join(span.text for span in line)
-        return "".join(f"\x1b[{sgr}m{text}\x1b[0m" if (sgr := SGR[style]) else text for text, style in line)
+        return "".join(f"\x1b[{sgr}m{text}\x1b[0m" if (sgr := SGR.get(style)) else text for text, style in line)
 
 
 @contextmanager
