@@ -51,7 +51,7 @@ class Memory:
 
 def put(writer: Writer, data: bytes, transfer: int = 1, position: int = 0, tensor_id: int = 1, offset: int = 0) -> None:
     """One record with a right checksum."""
-    writer.put(Chunk(transfer, position, tensor_id, offset, len(data)), memoryview(data), crc32c(data))
+    writer.put(Chunk(transfer, position, tensor_id, offset, len(data)), memoryview(data))
 
 
 class Tensors:

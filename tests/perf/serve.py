@@ -159,8 +159,8 @@ def results() -> Iterable[Result]:
 
 COLD = (
     ("cold, new to its session", 60, ("plans", "answers", "known"), False),
-    ("cold, new to the chip", None, ("plans", "answers", "known"), True),
-    ("hit, other addresses", None, ("answers",), False),
+    ("cold, new to the chip", 60, ("plans", "answers", "known"), True),
+    ("hit, other addresses", 20, ("answers",), False),
     ("hit", 20, (), False),
 )
 """What of a session is emptied before, and whether what the chip's sessions share is emptied as well."""

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelctl.hal.sharedmem import create
-from accelctl.umd.channel.ring import Look, Reader, Shape, State, Writer, pieces
+from accelctl.umd.channel.ring import BLOCK, Look, Reader, Shape, State, Writer, pieces
 from tests.channelkit import HEADER, PAGE, VOID, Chunk, Memory, put, said
 from tests.helpers import ROOT, environment
 
@@ -47,6 +47,18 @@ def test_records_come_out_as_they_went_in_round_after_round() -> None:
         assert (found.chunk, got) == (Chunk(9, number, number << 40, number << 33, len(data)), data)
     assert reader.look().state is State.EMPTY
     assert reader.cursor == writer.head == 20
+
+
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 7])
+def test_a_payload_that_the_reader_copies_in_blocks(size: int) -> None:
+    memory, data = Memory(Shape(1, 3 * BLOCK)), os.urandom(size)
+    writer, reader = memory.writer(), memory.reader()
+    put(writer, data)
+    assert read(reader)[1] == data
+    for wrong in {0, size // 2, size - 1}:
+        put(writer, data)
+        memory.payload(0)[wrong] ^= 1
+        assert read(reader)[0].state is State.CORRUPT
 
 
 class Overtaking(Reader):
@@ -307,7 +319,7 @@ def test_what_does_not_fit_into_a_slot_is_not_written() -> None:
     writer = memory.writer()
     for data, length in ((b"x" * 65, 65), (b"xy", 1)):
         with pytest.raises(ValueError, match="bytes for"):
-            writer.put(Chunk(1, 0, 1, 0, length), memoryview(data), 0)
+            writer.put(Chunk(1, 0, 1, 0, length), memoryview(data))
     assert memory.reader().look().state is State.EMPTY
 
 

@@ -6,17 +6,19 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 pytest.importorskip("crc32c", reason="the data channel needs the extra umd: pip install 'accelctl[umd]'")
 from accelctl.errors import AccelError, UsageError
 from accelctl.umd.channel.door import Door, Guest
+from accelctl.umd.channel.link import Link
 from accelctl.umd.channel.messages import MAX_PARTS, ChannelError, Refused
-from accelctl.umd.channel.ring import Shape
-from accelctl.umd.channel.transfer import bytes_of, count_chunks, flat
+from accelctl.umd.channel.ring import Reader, Shape
+from accelctl.umd.channel.transfer import Sender, Source, bytes_of, count_chunks, flat
 from accelctl.umd.channel.tunnel import Tunnel
-from tests.channelkit import PAGE, SESSION, SMALL, Held, Tensors, opened
+from tests.channelkit import PAGE, SESSION, SMALL, Held, Memory, Tensors, opened
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,30 @@ def test_there_and_back(tmp_path: Path, staged: bool) -> None:
         assert door.counters["chunks"] == count_chunks(SIZES, PAGE)
         assert door.counters["bytes"] == sum(SIZES)
         assert (door.counters["refused"], door.counters["lost"]) == (0, 0)
+
+
+class SlowPeer:
+    """The link to a side that takes one chunk whenever the sender waits."""
+
+    patience_s = 5.0
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self.rings = reader, 0
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    def progress(self, *_: object) -> None:
+        assert self._reader.look().chunk is not None
+        self._reader.skip()
+
+
+def test_a_full_ring_needs_no_bell() -> None:
+    """Whoever has a ring full of unread chunks is awake: a bell for each quarter of it, however slow that side is."""
+    memory, chunks = Memory(Shape(16, PAGE)), 64
+    peer = SlowPeer(memory.reader())
+    Sender(memory.writer(), cast(Link, peer)).send(1, [Source(1, 0, memoryview(bytes(chunks * PAGE)))])
+    assert peer.rings == chunks // 4 + 1
 
 
 def test_many_tensors_and_ranges_in_one_transfer(tmp_path: Path) -> None:

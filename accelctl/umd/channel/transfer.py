@@ -15,8 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from accelctl.errors import AccelError
 from accelctl.hal.sharedmem import scratch
 from accelctl.umd.channel.link import Link
@@ -81,13 +79,13 @@ class Sender:
         writer, slot_bytes, index, room, unsaid = self._writer, self._writer.shape.slot_bytes, 0, 0, 0
         for tensor_id, offset, data in sources:
             for at, piece in pieces(data, slot_bytes):
-                if unsaid >= self._batch or index == 1 or (room == 0 and unsaid):
+                if unsaid >= self._batch or index == 1:
                     self._tell(first)
                     first, unsaid = None, 0
                 if room == 0:
                     room = self._room(transfer, f"no chunk before {index} was taken out")
                 chunk = Chunk(transfer, index, tensor_id, offset + at, piece.nbytes)
-                writer.put(chunk, piece, crc32c(piece))
+                writer.put(chunk, piece)
                 index, room, unsaid = index + 1, room - 1, unsaid + 1
         if unsaid and (first is not None or last is None):
             self._tell(first)
