@@ -68,6 +68,7 @@ def bench(
     """
     from accelctl.accept.bench import asked
     from accelctl.render import bench as render
+    from accelctl.render.progress import progress
 
     wanted = asked.Request(
         device=tuple(device or ()),
@@ -80,7 +81,7 @@ def bench(
         golden=golden,
         golden_save=golden_save,
     )
-    with render.progress(enabled=sys.stderr.isatty()) as tick:
+    with progress(enabled=sys.stderr.isatty(), redraws=False) as tick:
         outcome = asked.carry_out(wanted, tick)
     render.show(outcome, as_json=as_json)
     return outcome.exit_code

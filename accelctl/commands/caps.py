@@ -78,7 +78,7 @@ def verify(file: File = "", device: Devices = None, as_json: Json = False) -> in
     from accelctl.accept.caps import listing
     from accelctl.accept.caps.verify import verify as again
     from accelctl.render import caps as render
-    from accelctl.render.smoke import progress
+    from accelctl.render.progress import progress
 
     with progress(enabled=sys.stderr.isatty() and not as_json) as tick:
         found = again(listing.place(file), device or (), tick)

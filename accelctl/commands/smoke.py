@@ -106,11 +106,12 @@ def _carried_out(wanted: Any, *, as_json: bool, junit: str) -> int:
     from accelctl.accept.plugins import store
     from accelctl.errors import AccelError
     from accelctl.render import smoke as render
+    from accelctl.render.progress import progress
     from accelctl.smoke import run
 
     mine = not wanted.target  # a service that runs already has a version of its own
     try:
-        with render.progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
+        with progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
             report = run.carry_out(wanted, tick)
     except AccelError as error:
         render.remark(store.after_no_smoke(wanted.device, error.exit_code) if mine else "")
@@ -133,11 +134,11 @@ class _Other(NamedTuple):
 
 def _instead(wanted: _Other, *, as_json: bool, junit: str) -> int:
     from accelctl.render import semantics as render
-    from accelctl.render import smoke
+    from accelctl.render.progress import progress
     from accelctl.smoke import beside
 
     device = beside.device_for(wanted.device, semantics=wanted.semantics, intents=wanted.intents, align=wanted.align)
-    with smoke.progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
+    with progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
         if wanted.align:
             pair = beside.align(device, wanted.align, tick, wanted.seed)
         else:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accelctl.accept.bench import golden as golden_sets
@@ -37,7 +35,7 @@ from accelctl.render.units import counted, seconds
 if TYPE_CHECKING:
     from accelctl.accept.bench.asked import Outcome
 
-__all__ = ["document", "progress", "show", "table", "text"]
+__all__ = ["document", "show", "table", "text"]
 
 _NAME, _FIGURE, _INTERVAL, _NOTE = 33, 11, 21, 12
 """Columns of the table: 33 + 11 + 2 + 21 + 12 = 79."""
@@ -54,28 +52,6 @@ _TITLES = {
 }
 MOST_ROWS, MOST_HIDDEN = 20, 8
 """Of what differs, in text; JSON has all."""
-
-
-@contextmanager
-def progress(*, enabled: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A line on stderr, drawn when a round begins and never in between: what draws by itself would be measured too."""
-    if not enabled:
-        yield lambda name, number, count: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, console=term.console(sys.stderr), transient=True, auto_refresh=False)
-    task = bar.add_task("", total=None)
-
-    def tick(name: str, number: int, count: int) -> None:
-        bar.start()
-        bar.update(task, completed=number, total=count or None, description=name, refresh=True)
-
-    try:
-        yield tick
-    finally:
-        bar.stop()
 
 
 def show(outcome: Outcome, *, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from accelctl.render.findings import findings_section
 from accelctl.render.htmlreport import html
 from accelctl.render.layout import Page, Span
 from accelctl.render.output import write
+from accelctl.render.progress import progress as bar
 from accelctl.render.term import Term
 from accelctl.render.units import seconds
 
@@ -246,27 +246,16 @@ def nagios_line(report: BringupReport, lost: Sequence[str] = ()) -> tuple[str, i
 @contextmanager
 def progress(*, enabled: bool) -> Iterator[Callable[[int, int, str, str], None]]:
     """On a terminal one line that changes; elsewhere a line for each step that begins."""
-    if not enabled:
-        begun: set[int] = set()
+    begun: set[int] = set()
 
-        def line(number: int, count: int, name: str, said: str) -> None:
-            if number not in begun:
-                begun.add(number)
-                notes.note(f"step {number} of {count}: {name}")
+    def line(number: int, count: int, name: str, said: str) -> None:
+        if number not in begun:
+            begun.add(number)
+            notes.note(f"step {number} of {count}: {name}")
 
-        yield line
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, console=term.console(sys.stderr), transient=True)
-    task = bar.add_task("", total=None)
-
-    def tick(number: int, count: int, name: str, said: str) -> None:
-        bar.start()
-        bar.update(task, completed=number - 1, total=count, description=f"{name} {said}".rstrip())
-
-    try:
-        yield tick
-    finally:
-        bar.stop()
+    with bar(enabled=enabled) as tick:
+        yield (
+            line
+            if not enabled
+            else lambda number, count, name, said: tick(f"{name} {said}".rstrip(), number - 1, count)
+        )

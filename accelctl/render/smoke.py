@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -16,7 +15,7 @@ from accelctl.render import junit as junit_xml
 from accelctl.render import notes, term
 from accelctl.render.document import dumps, headed
 from accelctl.render.layout import Page, Span
-from accelctl.render.output import check, give
+from accelctl.render.output import give
 from accelctl.render.term import Term
 from accelctl.render.units import counted, seconds
 
@@ -209,32 +208,6 @@ def junit_text(report: SmokeReport) -> str:
         "seed": str(report.seed),
     }
     return junit_xml.suite("accelctl smoke", report.device, cases, properties)
-
-
-@contextmanager
-def progress(*, enabled: bool, junit: str = "") -> Iterator[Any]:
-    """A bar on stderr from the first tick on; nothing where nobody looks. UsageError where ``junit`` cannot be
-    written."""
-    check(junit)
-    if not enabled:
-        yield lambda name, number, count: None
-        return
-    import sys
-
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, console=term.console(sys.stderr), transient=True)
-    task = bar.add_task("", total=None)
-
-    def tick(name: str, number: int, count: int) -> None:
-        bar.start()
-        bar.update(task, completed=number, total=count or None, description=name)
-
-    try:
-        yield tick
-    finally:
-        bar.stop()
 
 
 def show_devices(found: Sequence[Any], problems: Sequence[str], *, as_json: bool) -> None:

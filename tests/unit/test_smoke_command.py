@@ -189,11 +189,12 @@ def test_the_bar_begins_with_the_run_and_not_before_it_is_refused() -> None:
 
 BAR = """
 import sys
-from accelctl.render import smoke, term
+from accelctl.render import term
+from accelctl.render.progress import progress
 term.configure("always", False)
-with smoke.progress(enabled=True) as tick:
+with progress(enabled=True) as tick:
     print("before", file=sys.stderr, flush=True)
-with smoke.progress(enabled=True) as tick:
+with progress(enabled=True) as tick:
     print("refused", file=sys.stderr, flush=True)
     tick("relu/fp32", 1, 2)
 """
