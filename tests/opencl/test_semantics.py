@@ -12,7 +12,7 @@ from accelctl.abi.runtime.collectives import ALL_REDUCE, Collective
 from accelctl.abi.semantics import ASSERTIONS
 from accelctl.errors import NoDeviceError
 from accelctl.smoke import align, semantics
-from accelctl.smoke.collectives import group
+from tests.groupkit import group
 
 try:
     DEVICES = [one.device.target.id for one in compute.devices("opencl")]

@@ -12,7 +12,7 @@ import pytest
 from accelctl.abi.runtime.collectives import ALL_GATHER, ALL_REDUCE, BROADCAST, Collective, Group
 from accelctl.abi.semantics import ASSERTIONS
 from accelctl.smoke import align, semantics
-from accelctl.smoke.collectives import group
+from tests.groupkit import group
 
 pytest.importorskip("torch", reason="PyTorch is not installed: the runtime is not tried on it")
 RANKS = 2

@@ -23,8 +23,8 @@ from accelctl.abi.runtime.collectives import (
 from accelctl.abi.semantics import ASSERTIONS, carry_out
 from accelctl.errors import AccelError
 from accelctl.smoke import semantics
-from accelctl.smoke.collectives import group
 from tests.alignworker import Stuck, stuck
+from tests.groupkit import group
 
 TYPES: dict[str, Any] = {"int32": np.int32, "int8": np.int8, "uint8": np.uint8, "fp32": np.float32}
 

@@ -1,4 +1,4 @@
-"""Ranks of collectives on a device: the chip's own, or several sessions of it."""
+"""Ranks of collectives on a device, for tests: the chip's own, or several sessions of it."""
 
 from __future__ import annotations
 
