@@ -10,7 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-OWN_PACKAGES = ("fish", "groff-base", "iproute2", "lshw", "pciutils", "strace", "tmux", "util-linux", "zsh")
+POCL = "pocl-opencl-icd"
+"""OpenCL on the CPU. PyPI's build of 2022 finds a CPU by its name and cannot compile for one that is newer (AMD family
+26: "unknown target CPU 'generic'"); Debian's falls back to what the CPU can do."""
+OWN_PACKAGES = ("fish", "groff-base", "iproute2", "lshw", "pciutils", "strace", "tmux", "util-linux", "zsh", POCL)
 """Shells for the completion scripts, groff for man pages, lshw and lspci as yardsticks, strace to count opens."""
 
 
