@@ -4,6 +4,7 @@ Every stack has its own error numbers (CUDA, HIP, Level Zero, errno, ...). accel
 other vocabularies (vendor codes, absence reasons, rule ids) refer to a kind and never define one of their own.
 """
 
+import errno
 from typing import NamedTuple
 
 from accelctl.exits import ExitCode
@@ -302,6 +303,19 @@ class UsageError(AccelError):
     """The command line, or a file or filter named on it, is wrong (exit 2)."""
 
     default_kind = "invalid_argument"
+
+
+def unwritable(file: object, error: Exception) -> AccelError:
+    """Why a file that somebody named cannot be written, for whoever raises it: exit 5 where a right is missing, 7 where
+    the disk takes no more, 2 where there can be no such file."""
+    number = getattr(error, "errno", None)
+    kind = "invalid_argument"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        kind = "permission"
+    elif number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        kind = "os_error"
+    text = f"{file}: cannot be written ({(getattr(error, 'strerror', None) or str(error)).lower()})"
+    return UsageError(text) if kind == "invalid_argument" else AccelError(text, kind=kind)
 
 
 class NoDeviceError(AccelError):

@@ -23,9 +23,10 @@ from accelctl.accept.keep import Keeper
 from accelctl.accept.loglines import log_text, relevant
 from accelctl.accept.redact import Redactor
 from accelctl.accept.watched import DEADLINE_S, add_stuck, watched
-from accelctl.errors import UsageError
+from accelctl.errors import UsageError, unwritable
 from accelctl.hal.access import ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, node_acl
 from accelctl.hal.kmsg import KernelLog, read_log, read_named
+from accelctl.hal.lockfile import replaceable
 from accelctl.hal.manifest import KMSG, MANIFEST, SCHEMA, Manifest, Process
 from accelctl.hal.proc import credentials
 from accelctl.hal.recording import Record, RecordingTree
@@ -285,11 +286,12 @@ def save(data: bytes, file: str, *, force: bool = False) -> None:
     ``force``."""
     import tempfile
 
-    folder = os.path.dirname(file) or "."
     if not force:
         refuse_existing(file)
+    if not os.path.islink(file):  # a link is replaced itself: what it leads to may be somebody else's
+        replaceable(file)
     try:
-        handle, draft = tempfile.mkstemp(prefix=".accelctl-", dir=folder)  # mode 0600
+        handle, draft = tempfile.mkstemp(prefix=".accelctl-", dir=os.path.dirname(file) or ".")  # mode 0600
         try:
             with os.fdopen(handle, "wb") as target:
                 target.write(data)
@@ -300,7 +302,7 @@ def save(data: bytes, file: str, *, force: bool = False) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(draft)
     except OSError as error:
-        raise UsageError(f"{file}: cannot be written ({(error.strerror or str(error)).lower()})") from None
+        raise unwritable(file, error) from None
 
 
 def _move(draft: str, file: str, force: bool) -> None:

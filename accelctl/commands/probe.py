@@ -105,17 +105,17 @@ def probe(
 
             output.show_why(*ask(report, why), as_json=as_json)
             return 0
-        if junit_file is not None:
-            from accelctl.accept.evaluated import evaluated
-            from accelctl.render.junit import junit
-
-            output.write(junit_file, junit(report, evaluated(report), fail_on=fail_on.value))
         if save_expect is not None:
             from accelctl.accept.saveexpect import manifest_of
 
             output.write(save_expect, manifest_of(report), replace=False)
         elif junit_file != "-":
             output.show(report, compared, as_json=as_json, evidence=not no_evidence, brief=brief)
+        if junit_file is not None:  # last: a full disk must not cost the report
+            from accelctl.accept.evaluated import evaluated
+            from accelctl.render.junit import junit
+
+            output.write(junit_file, junit(report, evaluated(report), fail_on=fail_on.value))
         return int(fail_on is not Level.never and tally.at_least(report, fail_on.value))
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from accelctl.errors import AccelError, UsageError
+from accelctl.errors import AccelError, UsageError, unwritable
 from accelctl.hal.configfile import distrust, passed
 
 PATIENCE_S = 10.0
@@ -57,16 +58,30 @@ def distrusted(path: str) -> str:
         return ""
 
 
+def replaceable(path: str) -> str:
+    """Where the file lies that is replaced for this path: over links, so that they stay. UsageError for what is there
+    and is no plain file: a device node of that name would be gone for the whole machine."""
+    try:
+        place = os.path.realpath(path)
+        if stat.S_ISREG(os.stat(place).st_mode):
+            return place
+    except FileNotFoundError:
+        return place
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from None
+    raise UsageError(f"{path}: cannot be written (it is there, and no plain file)")
+
+
 @contextmanager
 def locked(path: str, patience_s: float = PATIENCE_S) -> Iterator[str]:
     """The only holder of the lock of ``path`` for as long as it lasts; gives the path that it leads to over links.
     UsageError where the lock file cannot be made, AccelError (busy) where somebody keeps the lock."""
+    place = replaceable(path)
     try:
-        place = os.path.realpath(path)
         lock = os.path.join(os.path.dirname(place), f".{os.path.basename(place)}.lock")
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be written ({_reason(error)})") from None
+        raise unwritable(path, error) from None
     try:
         _take(fd, path, patience_s)
         yield place
@@ -92,7 +107,7 @@ def replaced(path: str, data: bytes) -> None:
     """Write a file as a whole, under another name first. Who may read and write it stays as it was; a new one is its
     owner's to write, as what others can write is not trusted later (distrusted), and others read it as the umask says.
     UsageError where that is impossible; what was there stays then."""
-    temporary = ""
+    temporary, path = "", replaceable(path)
     try:
         mode = _mode(path)
         name = os.path.join(os.path.dirname(path), f".accelctl-{os.urandom(8).hex()}")
@@ -110,7 +125,7 @@ def replaced(path: str, data: bytes) -> None:
             os.unlink(temporary)
         if not isinstance(error, OSError):
             raise
-        raise UsageError(f"{path}: cannot be written ({_reason(error)})") from None
+        raise unwritable(path, error) from None
 
 
 def _mode(path: str) -> int | None:

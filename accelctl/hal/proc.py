@@ -224,8 +224,13 @@ def _holders(folder: int, counts: Mapping[str, int], users: Mapping[int, str]) -
         yield Holder(stat.pid, stat.start_ticks, stat.comm, uid, users.get(uid), node, files, stat.state)
 
 
+def is_root() -> bool:
+    """Whether sudo would change anything."""
+    return os.geteuid() == 0
+
+
 def hides_others(root: SysRoot) -> bool:
     """Does /proc keep other users' processes out of sight (hidepid=2 or 4; Documentation/filesystems/proc.rst)?"""
     mount = mounted_at(mounts(root), "/proc")
     words = () if mount is None else mount.super_options
-    return os.geteuid() != 0 and any(f"hidepid={word}" in words for word in ("2", "4", "invisible", "ptraceable"))
+    return not is_root() and any(f"hidepid={word}" in words for word in ("2", "4", "invisible", "ptraceable"))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
-from accelctl.errors import AccelError, UsageError
+from accelctl.errors import AccelError, UsageError, unwritable
 from accelctl.hal.devfile import Mapped, Syscalls
 from accelctl.hal.uapi._struct import Ioctl
 
@@ -51,13 +51,13 @@ class Trace:
         except FileExistsError:
             raise UsageError(f"{path}: there is such a file already") from None
         except OSError as error:
-            raise UsageError(f"{path}: cannot be written ({(error.strerror or '').lower()})") from None
+            raise unwritable(path, error) from None
         if not join:
             self._write("[")
         if self.lost:
             os.close(self._fd)
             os.unlink(path)
-            raise UsageError(self.lost)
+            raise AccelError(self.lost, kind="os_error")
 
     def fileno(self) -> int:
         """For children that keep it open."""

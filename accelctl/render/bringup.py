@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from accelctl.errors import UsageError
+from accelctl.errors import AccelError
 from accelctl.exits import ExitCode
 from accelctl.model.bringupreport import SCHEMA, BringupReport, Fact, StepResult, counts
 from accelctl.model.finding import rank
@@ -60,7 +60,7 @@ def _lost(file: str, make: Callable[[], str]) -> list[str]:
     try:
         if file:
             write(file, make())
-    except UsageError as error:
+    except AccelError as error:
         return [error.message]
     return []
 

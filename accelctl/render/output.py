@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from accelctl.errors import UsageError
+from accelctl.errors import UsageError, unwritable
 from accelctl.model.reading import Reading
 from accelctl.model.report import Report
 from accelctl.render import term
@@ -76,12 +78,17 @@ def write(file: str, text: str, *, replace: bool = True) -> None:
 
 
 def check(file: str) -> None:
-    """UsageError where :func:`write` will not be able to: before the work, and not after it. Empty: no file."""
+    """AccelError where :func:`write` will not be able to: before the work, and not after it. Empty: no file."""
     if file not in ("", "-"):
+        new = not os.path.lexists(file)
         _put(file, "", "a")
+        if new:
+            _remove(file)
 
 
 def _put(file: str, text: str, mode: str) -> None:
+    """What is new and cannot be written as a whole is not left behind."""
+    new = not os.path.lexists(file)
     try:
         with open(file, mode, encoding="utf-8") as target:
             target.write(text)
@@ -90,7 +97,15 @@ def _put(file: str, text: str, mode: str) -> None:
             f"{file}: there is such a file already", f"use - and a redirection to replace it: - > {file}"
         ) from None
     except OSError as error:
-        raise UsageError(f"{file}: cannot be written ({(error.strerror or str(error)).lower()})") from None
+        if new:
+            _remove(file)
+        raise unwritable(file, error) from None
+
+
+def _remove(file: str) -> None:
+    with suppress(OSError):
+        if os.path.isfile(file):
+            os.unlink(file)
 
 
 def emit_bytes(data: bytes) -> None:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import IO, Any
 
 from accelctl import __version__
-from accelctl.errors import AccelError, UsageError
+from accelctl.errors import AccelError, UsageError, unwritable
 from accelctl.model import snapshotjson
 from accelctl.model.snapshot import SCHEMA, EventMark, Gone, Snapshot
 from accelctl.telemetry.feed import Feed
@@ -48,7 +48,7 @@ class Recorder:
         except FileExistsError:
             raise UsageError(f"{file}: there is such a file already", "name another one, or remove it") from None
         except OSError as error:
-            raise UsageError(f"{file}: cannot be written ({(error.strerror or str(error)).lower()})") from None
+            raise unwritable(file, error) from None
         # Without name and time, which gzip would put into its own header.
         self._packed = gzip.GzipFile("", "wb", 6, self._raw, mtime=0) if file.endswith(GZ) else None
         self._line(header())

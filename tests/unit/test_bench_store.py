@@ -153,3 +153,22 @@ def test_where_nothing_can_be_written_is_told_before_a_run(tmp_path: Path) -> No
     for path in (tmp_path, tmp_path / "none" / "x"):
         with pytest.raises(UsageError, match="cannot be written"):
             store.writable(str(path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    """An earlier result is: that is how a baseline is renewed."""
+    path = tmp_path / "a.json"
+    for text, taken in (
+        ('{"schema": "accelctl.bench/1"}', True),
+        ("", True),
+        ("int main;", False),
+        ('{"a": 1}', False),
+    ):
+        path.write_text(text)
+        if taken:
+            store.writable(str(path))
+        else:
+            with pytest.raises(UsageError, match="it is not replaced"):
+                store.writable(str(path))
+        assert path.read_text() == text

@@ -316,11 +316,39 @@ def test_what_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: py
 
     for step in ("replace", "fsync"):
         monkeypatch.setattr(os, step, fail)
-        with pytest.raises(UsageError, match="no space left"):
+        with pytest.raises(AccelError, match="no space left") as caught:
             save(str(path), [one(), one(kernel="other")])
+        assert caught.value.exit_code == 7
         monkeypatch.undo()
         assert path.read_bytes() == before
         assert sorted(os.listdir(tmp_path)) == [".f.lock", "f"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path, kind: str) -> None:
+    """A device node's place taken by a file would break the whole machine."""
+    path = tmp_path / "f"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path = Path("/dev/null")
+    before, beside = os.stat(path), sorted(os.listdir(path.parent))
+    with pytest.raises(UsageError, match="cannot be written"):
+        save(str(path), [one()])
+    with pytest.raises(UsageError, match="cannot be written"):
+        lockfile.replaced(str(path), b"x")
+    after = os.stat(path)
+    assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+    assert sorted(os.listdir(path.parent)) == beside
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "f")
+    lockfile.replaced(str(tmp_path / "link"), b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "f").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664, 0o640])

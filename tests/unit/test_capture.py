@@ -230,6 +230,13 @@ def test_a_link_is_not_followed_and_a_folder_not_replaced(tmp_path: Path) -> Non
         save(b"x", str(tmp_path / "none" / "a"))
 
 
+def test_force_does_not_take_the_place_of_a_device(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "node")
+    with pytest.raises(UsageError, match="no plain file"):
+        save(b"x", str(tmp_path / "node"), force=True)
+    assert [one.name for one in tmp_path.iterdir()] == ["node"]
+
+
 def test_two_at_once_do_not_overwrite_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one comes between the look and the write."""
     file = str(tmp_path / "a")

@@ -102,8 +102,9 @@ def test_a_trace_that_cannot_even_begin_leaves_no_file(tmp_path: Path, monkeypat
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
-        with pytest.raises(UsageError, match="no space left"):
+        with pytest.raises(AccelError, match="no space left") as caught:
             Trace(str(tmp_path / "t"))
+        assert caught.value.exit_code == 7
     assert list(tmp_path.iterdir()) == []
 
 

@@ -60,8 +60,8 @@ def carry_out(request: Request, tick: Tick = lambda name, number, count: None) -
     compare.checked(request.max_regress)
     known = golden.read(request.golden) if request.golden else None
     base = store.read(request.base) if request.base else None
-    for path in (request.save, request.golden_save):
-        store.writable(path)
+    store.writable(request.save)
+    store.writable(request.golden_save, golden.SCHEMA)
     if base is not None:
         root = open_root("/")
         compare.same_place(base.fingerprint, run.fingerprint(root, run.choose(root, request.device)))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import tempfile
 from math import isfinite
 from typing import Any
 
 import accelctl
 from accelctl.accept.bench.statistics import spread
-from accelctl.errors import UsageError
-from accelctl.hal.lockfile import content, replaced
+from accelctl.errors import UsageError, unwritable
+from accelctl.hal.lockfile import content, replaceable, replaced
 from accelctl.model.benchreport import LEAST, MOST, SCHEMA, UNITS, BenchReport, Figure, is_sample
 from accelctl.model.snapshotjson import read_as
 
@@ -61,12 +62,22 @@ def save(path: str, report: BenchReport) -> None:
     replaced(path, (json.dumps(document(report), indent=1, allow_nan=False) + "\n").encode())
 
 
-def writable(path: str) -> None:
-    """UsageError where a file cannot be written there, before hours are spent on what would go into it."""
-    if path:
-        folder = os.path.dirname(os.path.realpath(path))
-        if not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
-            raise UsageError(f"{path}: cannot be written")
+def writable(path: str, schema: str = SCHEMA) -> None:
+    """AccelError where a file cannot be written there, before hours are spent on what would go into it, or where
+    another file is: a name that was mistyped must not cost one. An earlier file of this schema is replaced."""
+    if not path:
+        return
+    place = replaceable(path)
+    if content(place, 1):
+        try:
+            parsed(path, schema)
+        except UsageError as error:
+            raise UsageError(f"{error.message}; it is not replaced", "name another file, or remove it") from None
+    try:
+        with tempfile.TemporaryFile(prefix=".accelctl-", dir=os.path.dirname(place)):
+            pass
+    except OSError as error:
+        raise unwritable(path, error) from None
 
 
 def read(path: str) -> BenchReport:

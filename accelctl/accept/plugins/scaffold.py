@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from accelctl.abi import registry
 from accelctl.abi.manifest import NAME
 from accelctl.abi.version import ABI
-from accelctl.errors import UsageError
+from accelctl.errors import UsageError, unwritable
 from accelctl.probes.filters import KEYS, SCHEMES
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "scaffold"
@@ -42,8 +43,12 @@ def new(name: str, at: str, title: str = "") -> tuple[str, list[str]]:
     if not title.isprintable() or any(sign in title for sign in '"\\{}'):
         raise UsageError(f"{title[:40]!r} cannot be a title: plain text without quotes, braces and backslashes")
     words = {"@name@": name, "@title@": title, "@abi@": str(ABI)}
+    if not Path(at).is_dir():
+        raise UsageError(f"{goal}: cannot be written (there is no folder {at})")
+    made = False
     try:
-        goal.mkdir(parents=True)
+        goal.mkdir()
+        made = True
         for template, place in FILES.items():
             _write(goal / _filled(place, words), _filled(_template(template), words))
     except FileExistsError:
@@ -51,7 +56,9 @@ def new(name: str, at: str, title: str = "") -> tuple[str, list[str]]:
             f"{goal} is there already: nothing is overwritten", "--at another folder, or another name"
         ) from None
     except OSError as error:
-        raise UsageError(f"{goal}: cannot be written ({(error.strerror or str(error)).lower()})") from None
+        if made:
+            shutil.rmtree(goal, ignore_errors=True)
+        raise unwritable(goal, error) from None
     return str(goal), [_filled(place, words) for place in FILES.values()]
 
 
