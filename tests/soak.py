@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from accelctl.hal import ownpython
 from accelctl.smoke.ownservice import OwnService
-from accelctl.umd.client import Client, ClientSession, ServiceError
+from accelctl.umd.client import Client, ClientSession, ServiceError, wait_until_ready
 from tests.helpers import ROOT
 
 Array = Any
@@ -33,7 +34,7 @@ class Soaked(NamedTuple):
     ops: int
     wrong: list[str]
     left_bytes: int
-    """That the service still has in use when all sessions are closed."""
+    """Of the device that the service still holds when all sessions are closed."""
     rss_growth_bytes: int
 
 
@@ -54,8 +55,7 @@ def soak(sessions: int, seconds: float) -> Soaked:
         for thread in threads:
             thread.join()
         spent = time.monotonic() - begin
-        sample = client.telemetry()
-        left = sum(one.pool.in_use_bytes + one.pool.cached_bytes for one in sample.sessions)
+        left = client.telemetry().held_bytes
         return Soaked(sessions, spent, sum(counts), wrong, left, _rss(service.pid) - before)
 
 
@@ -153,7 +153,7 @@ def _one_kill(service: OwnService, turn: int, after_s: float, with_service: bool
         if with_service:
             os.kill(service.pid, signal.SIGKILL)
             child.wait(70)
-            return []
+            return _after_service(service, turn)
         child.kill()
         child.wait()
         return _after_client(service, turn)
@@ -169,11 +169,43 @@ def _after_client(service: OwnService, turn: int) -> list[str]:
         end = time.monotonic() + 60
         while client.telemetry().sessions and time.monotonic() < end:
             time.sleep(0.1)
-        left = len(client.telemetry().sessions)
-        wrong = [f"turn {turn}: {left} sessions of a killed client are still there"] if left else []
-        with client.session() as session:
-            said = _relu(session, np.random.default_rng(turn))
-        return [*wrong, *([f"turn {turn}: {said}"] if said else [])]
+        sample = client.telemetry()
+        wrong = []
+        if sample.sessions or sample.held_bytes:
+            wrong = [f"turn {turn}: {len(sample.sessions)} sessions and {sample.held_bytes} bytes of a killed client"]
+        if rings := _rings(service.pid):
+            wrong.append(f"turn {turn}: {rings} rings of a killed client are still mapped")
+        return wrong + _works(client, turn)
+
+
+def _after_service(service: OwnService, turn: int) -> list[str]:
+    """The next one takes the same address over, with all that the killed one left there."""
+    path = service.address.removeprefix("unix:")
+    words = ["serve", "--device", "sim:0", "--listen", path, "--stop-on-eof"]
+    command = ownpython.command("accelctl", words)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as heir:
+        assert heir.stdin is not None
+        try:
+            wait_until_ready(service.address, 60, lambda: heir.poll() is None)
+            with Client(service.address, deadline_s=20) as client:
+                wrong = _works(client, turn)
+            heir.stdin.close()
+            code = heir.wait(30)
+            return wrong + ([f"turn {turn}: the next service ended with status {code}"] if code else [])
+        finally:
+            heir.kill()
+
+
+def _works(client: Client, turn: int) -> list[str]:
+    with client.session() as session:
+        said = _relu(session, np.random.default_rng(turn))
+    return [f"turn {turn}: {said}"] if said else []
+
+
+def _rings(pid: int) -> int:
+    """Data channels' memory that a service has mapped."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        return file.read().count("memfd:accelctl")
 
 
 def main(words: list[str]) -> int:

@@ -17,7 +17,7 @@ from accelctl.render.document import dumps, headed
 from accelctl.render.layout import Page, Span
 from accelctl.render.output import give
 from accelctl.render.term import Term
-from accelctl.render.units import counted, seconds
+from accelctl.render.units import counted, latency
 
 _STYLE = {PASSED: "ok", PASSED_SIMULATED: "ok", FAILED: "critical"}
 _OP, _CELL = 18, 9
@@ -135,7 +135,7 @@ def _decode(page: Page, report: SmokeReport) -> None:
     for run in report.decode:
         sign = page.term.glyphs.ok if run.result == PASS else page.term.glyphs.error
         said = (
-            f"first token {seconds(run.first_token_seconds)}, then {seconds(run.token_seconds)} each, "
+            f"first token {latency(run.first_token_seconds)}, then {latency(run.token_seconds)} each, "
             f"{run.tokens_per_second:.1f} tokens/s; {run.detail}"
         )
         head = f"{sign} small transformer {run.dtype}"

@@ -59,6 +59,14 @@ def seconds(count: float) -> str:
     return f"{count / 60:.0f} min" if count < 7200 else f"{count / 3600:.0f} h"
 
 
+def latency(count: float) -> str:
+    """A time that is mostly short: ``16.2 ms``, ``1.2 s``."""
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if count * factor < 999.5:
+            return f"{_digits(count * factor)} {unit}"
+    return f"{_digits(count)} s"
+
+
 def counted(number: int, word: str, plural: str | None = None) -> str:
     """``1 device``, ``2 devices``."""
     return f"{number} {word if number == 1 else plural or word + 's'}"

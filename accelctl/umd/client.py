@@ -42,7 +42,7 @@ PER_OP_S = 0.02
 SLOWEST_BYTES_PER_S = 50e6
 """What data are allowed to take, beside the single call's deadline."""
 CHUNK = 1 << 20
-RETRIES, RETRY_WAIT_S = 3, 0.05
+RETRIES, RETRY_WAIT_S = 5, 0.05
 _GRPC_KINDS = {
     "INVALID_ARGUMENT": "invalid_argument",
     "UNIMPLEMENTED": "not_supported",

@@ -13,9 +13,9 @@ OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     # A proxy of the environment has no business between two processes of one machine.
     ("grpc.enable_http_proxy", 0),
-    # A service that was restarted is found again within a second.
+    # A service that was restarted is found again while a call is tried again (umd.client.RETRIES).
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 100),
     # No pings: on a Unix socket and on loopback the kernel says at once when the other side is gone.
 )
 _FIRST = os.getpid()

@@ -29,6 +29,8 @@ MOST_STREAMED = 64
 _LONGEST_KEY = 4096
 _LONGEST_OP = 1 << 20
 """Bytes of one op: many times what all of its tensors and attributes can take. What is longer is not even copied."""
+LONGEST_LIST = 4 << 20
+"""Bytes of a list of ops or instructions that is read as one message: some twenty thousand of them."""
 _HIT = b"\x38\x01"
 """cache_hit of an OpResponse."""
 
@@ -247,6 +249,8 @@ def _numbers(raw: bytes) -> wire.Head:
 
 def _batch(raw: bytes) -> tuple[int, list[bytes]]:
     """A BatchOpRequest that is written in an unusual way. Refusal for what is none."""
+    if len(raw) > LONGEST_LIST:  # read as a whole, while those written as usual are read op by op
+        raise Refusal("", f"{len(raw)} bytes of a batch that does not begin with session_id and ops, or has too many")
     try:
         request = pb.BatchOpRequest.FromString(raw)
     except DecodeError:

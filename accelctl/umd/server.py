@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from accelctl.errors import AccelError
-from accelctl.umd.ops import MOST_STREAMED
+from accelctl.umd.ops import LONGEST_LIST, MOST_STREAMED
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import CANCELLED, INVALID_ARGUMENT, Refusal, refusal_of
 from accelctl.umd.service import Service
@@ -283,8 +283,22 @@ class Seats:
         self._free.release()
 
 
+_LONGEST = 64 << 10
+"""Bytes of a message that holds no list and no data of a tensor."""
+_LONGEST_OF: dict[type[Message], int] = {
+    pb.TensorChunk: 64 << 20,
+    pb.SubmitRequest: LONGEST_LIST,
+    pb.PinRequest: LONGEST_LIST,
+}
+
+
 def parsed(kind: type[M], raw: bytes) -> M:
-    """A message. Refusal for bytes that are none."""
+    """A message. Refusal for bytes that are none, and for more of them than it has a use for: an empty element of a
+    list takes two bytes on the wire and some 75 as an object, so 64 MiB would become gigabytes."""
+    most = _LONGEST_OF.get(kind, _LONGEST)
+    if len(raw) > most:
+        text = f"{len(raw)} bytes: a {kind.DESCRIPTOR.name} has at most {most}"
+        raise Refusal("", text, "out_of_resources", "send fewer at a time")
     try:
         return kind.FromString(raw)
     except DecodeError:

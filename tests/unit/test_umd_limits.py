@@ -25,7 +25,7 @@ from accelctl.umd.observer import Silent
 from accelctl.umd.pipeline import validate
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.refusal import CANCELLED, INTERNAL, Refusal
-from accelctl.umd.server import LONG, WATCHERS, WORKERS, Seats, serve
+from accelctl.umd.server import LONG, WATCHERS, WORKERS, Seats, parsed, serve
 from accelctl.umd.service import USUAL, Service
 from tests.umdkit import Client, HeldKernels, chip_of, client_of, service_of
 
@@ -59,6 +59,33 @@ def test_what_was_not_tried_is_said_in_few_bytes(client: Client) -> None:
         desk = ops.Desk(SimpleNamespace(limits=limits), Silent())  # type: ignore[arg-type]
         assert desk.most_batched <= limits.batch
         assert len(raw) / 1000 * desk.most_batched + desk.most_answered < limits.message_bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "element"),
+    [
+        (pb.SubmitRequest, 2, b"\x12\x00"),
+        (pb.SubmitRequest, 3, b"\x1a\x00"),
+        (pb.PinRequest, 3, b"\x1a\x00"),
+        (pb.AllocTensorRequest, 2, b"\x12\x02\x12\x00"),
+        (pb.SessionRequest, 1, b"\x08\x01"),
+    ],
+)
+def test_many_empty_elements_are_not_made_into_objects(kind: Any, field: int, element: bytes) -> None:
+    """Two bytes on the wire are some 75 as an object: a message of 64 MiB would take gigabytes."""
+    most = ops.LONGEST_LIST if kind in (pb.SubmitRequest, pb.PinRequest) else 64 << 10
+    assert kind.DESCRIPTOR.fields_by_number[field]
+    assert parsed(kind, element * (most // len(element) // 64))
+    with pytest.raises(Refusal, match=f"a {kind.__name__} has at most {most}") as caught:
+        parsed(kind, element * (most // len(element) + 1))
+    assert caught.value.kind == "out_of_resources"
+
+
+def test_a_batch_in_an_unusual_order_is_short() -> None:
+    """It is read as a whole, while one that begins with its session is read op by op."""
+    desk = ops.Desk(SimpleNamespace(limits=USUAL), Silent())  # type: ignore[arg-type]
+    with pytest.raises(Refusal, match="does not begin with session_id"):
+        desk.batch(wire.chunk(2, bytes(ops.LONGEST_LIST)) + b"\x08\x01", 1.0)
 
 
 def test_a_request_that_is_not_tried_keeps_its_number(client: Client) -> None:
