@@ -223,7 +223,9 @@ class _Text:
             self.page.flow(
                 (), [(Span(f"{words} cannot be looked into: what they hold is attributed to nobody", "warn"),)]
             )
-            self.page.line(Span("sudo $(command -v accelctl) top --once", "command"), indent=2)
+            gone = self.snapshot.absences.get(key("processes", "*", "hidden"))
+            if gone is not None and gone.fix:
+                self.page.line(Span(gone.fix, "command"), indent=2)
 
     def _process(self, one: ProcessLevel) -> list[Line]:
         state = f"{one.state} in {clean(one.wchan)}" if one.state == "D" and one.wchan else one.state

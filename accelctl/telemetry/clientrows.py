@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from accelctl.hal import drmfdinfo
+from accelctl.hal import drmfdinfo, proc
 from accelctl.model.snapshot import EngineLevel, Gone, ProcessLevel, Snapshot, key
 from accelctl.telemetry.client import Client, Group, Key
 from accelctl.telemetry.processes import Process
@@ -18,6 +18,7 @@ HIDDEN = key("processes", "*", "hidden")
 OUTSIDE = key("processes", "*", "outside")
 """Where it stands that there are processes out of sight altogether."""
 FIX = "sudo $(command -v accelctl) top"
+OUTSIDE_FIX = "run it on the host: here the kernel refuses it to root as well"
 
 _DMABUF = "dma-buf"
 _MIB = 1 << 20
@@ -171,7 +172,7 @@ def write_hidden(draft: Draft, count: int, outside: Gone | None) -> None:
     """What is not in the sums: processes that may not be looked into, and those out of sight."""
     draft.hidden_processes += count
     if count:
-        draft.absences[HIDDEN] = Gone("no_permission", _not_readable(count), FIX)
+        draft.absences[HIDDEN] = Gone("no_permission", _not_readable(count), OUTSIDE_FIX if proc.is_root() else FIX)
     if outside is not None:
         draft.absences[OUTSIDE] = outside
 

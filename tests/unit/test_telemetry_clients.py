@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accelctl.abi.telemetry import Draft
+from accelctl.hal import proc
 from accelctl.hal.allowlist import FREE, AllowList
 from accelctl.model.snapshot import key
 from accelctl.telemetry.clientrows import HIDDEN, OUTSIDE, missing
@@ -76,8 +77,10 @@ def test_trap_4_what_no_client_says_is_not_attributed(machine: Machine) -> None:
     assert (level.memory_attributed_bytes, level.memory_unattributed_bytes) == (256 * MIB, 1792 * MIB)
 
 
-def test_not_allowed_to_look(machine: Machine) -> None:
-    """MON-07: own uid does not imply readable."""
+@pytest.mark.parametrize(("root", "fix"), [(False, "sudo $(command -v accelctl) top"), (True, "run it on the host: ")])
+def test_not_allowed_to_look(machine: Machine, monkeypatch: pytest.MonkeyPatch, root: bool, fix: str) -> None:
+    """MON-07: own uid does not imply readable. Nobody who is root already is sent to sudo."""
+    monkeypatch.setattr(proc, "is_root", lambda: root)
     machine.process(700, {3: (RENDER, vram(1, 64))})
     machine.process(800, {3: (RENDER, vram(2, 64))})
     machine.process(900, {3: (RENDER, vram(3, 256))})
@@ -88,7 +91,9 @@ def test_not_allowed_to_look(machine: Machine) -> None:
     assert found.hidden_processes == 2
     assert process(found, 900).memory == ((AMD, "vram", 256 * MIB),)
     assert missing(found, AMD) == "2 processes not readable; 1792 MiB of 2048 MiB not attributed"
-    assert found.absences[HIDDEN] == ("no_permission", "2 processes not readable", "sudo $(command -v accelctl) top")
+    gone = found.absences[HIDDEN]
+    assert (gone.kind, gone.detail) == ("no_permission", "2 processes not readable")
+    assert gone.fix.startswith(fix)
 
 
 def test_kernel_threads_are_not_hidden_processes(machine: Machine) -> None:
