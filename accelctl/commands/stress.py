@@ -29,8 +29,14 @@ Peer = Annotated[str, _option("--peer", "a second device that imports what the f
 Lifecycle = Annotated[Texts, _option("--lifecycle", "only this one; may be given several times", WHAT, "NAME")]
 Listing = Annotated[bool, _option("--list", "what could be run here, and how well it is proven; runs nothing", WHAT)]
 Sim = Annotated[str, _option("--sim", "how the simulated chip behaves: KEY=VALUE;KEY=VALUE", WHAT, "OPTIONS")]
-Cycles = Annotated[str, _option("--cycles", "cycles of each lifecycle, instead of a time", PLAN, "N")]
-Duration = Annotated[str, _option("--duration", "time for all lifecycles together", PLAN, "TIME")]
+Cycles = Annotated[
+    str,
+    _option("--cycles", "cycles of each lifecycle after 64 to warm up, instead of a time", PLAN, "N"),
+]
+Duration = Annotated[
+    str,
+    _option("--duration", "time for all lifecycles together; 320 cycles each at least", PLAN, "TIME"),
+]
 Workers = Annotated[int, _option("--workers", "processes", PLAN, "N")]
 Threads = Annotated[int, _option("--threads", "threads in each process", PLAN, "N")]
 Seed = Annotated[int, _option("--seed", "everything random follows from it", PLAN, "N")]
@@ -108,6 +114,7 @@ def stress(
 
     Bounded, one device at a time, and nothing that somebody else uses. Without a usable accelerator the exit status is
     3; nothing falls back to the simulated chip. 1: something leaked, changed or stayed. 6: a call did not come back.
+    128+n: a signal ended it before it was done, and nothing had failed until then.
     """
     from accelctl.render import stressoutput
     from accelctl.stress import request

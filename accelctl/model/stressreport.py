@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from signal import SIGINT
 from typing import NamedTuple
 
-from accelctl.exits import ExitCode
+from accelctl.exits import SIGNAL_BASE, ExitCode
 from accelctl.model.verdict import Series, Verdict
 
 PASS, FAIL, SKIP, INCONCLUSIVE = "pass", "fail", "skip", "inconclusive"
@@ -93,22 +94,29 @@ class StressReport:
     """kmemleak's records that appeared during the run and name our calls."""
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    ended: int = 0
+    """Exit status that the signal asks for (128 + its number), where one ended the run."""
 
     @property
     def result(self) -> str:
-        """The worst of the outcomes; a leak at a fault point or in kmemleak fails; skip when nothing ran."""
+        """The worst of the outcomes; a leak at a fault point or in kmemleak fails; skip when nothing ran. What was
+        interrupted never passed: it did not do what it was asked."""
         found = [outcome.result for outcome in self.outcomes]
         ran = [result for result in found if result != SKIP]
         if self.kernel_leaks or any(row.leaked for row in self.sweep):
             return FAIL
         if self.sweep and not ran:
             return PASS
-        return max(ran, key=RESULTS.index) if ran else SKIP
+        worst = max(ran, key=RESULTS.index) if ran else SKIP
+        return INCONCLUSIVE if self.interrupted and worst != FAIL else worst
 
     @property
     def exit_code(self) -> int:
-        """0: passed or undecided; 1: failed; 3: nothing of it is supported; 6: a call did not come back."""
+        """0: passed or undecided; 1: failed; 3: nothing of it is supported; 6: a call did not come back; 128 + n: a
+        signal ended the run, and nothing had failed until then."""
         if any(outcome.hang for outcome in self.outcomes):
             return int(ExitCode.TIMEOUT)
+        if self.interrupted and self.result != FAIL:
+            return self.ended or SIGNAL_BASE + SIGINT
         codes = {FAIL: ExitCode.FINDINGS, SKIP: ExitCode.NO_DEVICE}
         return int(codes.get(self.result, ExitCode.OK))

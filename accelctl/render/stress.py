@@ -58,7 +58,7 @@ def _verdict(report: StressReport) -> str:
     }[report.result]
     said = f"{words} (simulated)" if report.simulated else words
     why = _worst(report)
-    end = " (interrupted)" if report.interrupted else ""
+    end = " (interrupted)" if report.interrupted and "interrupted" not in why else ""
     return f"{report.device}: {said}{': ' + why if why else ''}{end}"
 
 

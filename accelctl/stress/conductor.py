@@ -7,7 +7,7 @@ kinds: what grows while nothing is done is not ours.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from accelctl.abi.lifecycle import Counter
@@ -15,6 +15,8 @@ from accelctl.errors import AccelError
 from accelctl.model.verdict import CYCLE, IDLE, WARMUP, Samples, Series
 from accelctl.stress.books.book import one_pass
 from accelctl.stress.contrast import BlockPlan, block_plan
+from accelctl.stress.ending import INTERRUPTED
+from accelctl.stress.pace import KEPT, Pace, cut, fitting, longest_of, share_of
 from accelctl.stress.plan import Plan
 from accelctl.stress.worker import CounterInfo, Progress
 
@@ -22,6 +24,10 @@ CHUNK_S = 0.5
 """Longest that workers are left alone: then progress is shown, and Ctrl-C is obeyed."""
 WARM = 64
 """Cycles before the first reading: caches, pools and lazily made tables are there afterwards."""
+WARM_SHARE = 0.05
+"""Of a time that was ordered, for measuring how fast cycles are: the first ones are not like the later ones."""
+TRIES, REST_S = 8, 0.005
+"""Readings and rests that are made to see what they cost, and how long such a rest is."""
 READS = 40
 """Readings per block: enough for counters of a real machine, cheap enough for an emulated one."""
 
@@ -77,19 +83,18 @@ class Conductor:
         self._clock = 0.0
         """Seconds of cycling and idling; a simulated device's idle seconds count though nobody waits for them."""
         self._busy = 0.0
+        self._wall = 0.0
+        """What cycling took of the time on the wall."""
+        self._begin = time.perf_counter()
+        self._pace = Pace(0.0)
+        self.timed = plan.timed
 
     def go(self) -> None:
         """The whole run, up to the last reading. ``stop`` says why it ended early, where it did."""
         try:
-            self._turn(WARM)
-            rate = max(1.0, self.cycles / max(1e-6, self._busy))
+            self._warm_up()
             self._read(WARMUP)
-            blocks = self._blocks(rate)
-            longest = max(block.cycles for block in blocks if block.block == CYCLE)
-            for number, block in enumerate(blocks, 1):
-                self._block(block, longest)
-                if number < len(blocks):
-                    self._read(block.block)
+            self._work(self._blocks())
         except Stopped as error:
             self.stop = str(error)
         self._settle()
@@ -102,11 +107,63 @@ class Conductor:
             if len(self._samples[name])
         )
 
-    def _blocks(self, rate: float) -> Sequence[BlockPlan]:
+    @property
+    def out_of_time(self) -> bool:
+        """The time ended before the cycles did, where both were ordered."""
+        return self.timed and 0 < self.cycles < self.plan.cycles
+
+    def _warm_up(self) -> None:
+        """A fixed number of cycles, and where a time was ordered, enough more to know their pace."""
+        self._turn(WARM)
+        most = self.plan.most // 4
+        while self.timed and self._wall < self.plan.seconds * WARM_SHARE and self.cycles < most:
+            self._turn(min(self.cycles, most - self.cycles))
+
+    def _work(self, blocks: Sequence[BlockPlan]) -> None:
+        """The blocks in order; those still to come get shorter where a time was ordered and the first took longer."""
+        longest, share = longest_of(blocks), 1.0
+        costs = [self._pace.of(block, longest) for block in blocks]
+        begin = time.perf_counter()
+        for number, block in enumerate(blocks):
+            if self.timed and number:
+                now = time.perf_counter()
+                left = self.plan.seconds * (1 - KEPT / 2) - (now - self._begin)
+                least = min(1.0, 4 * WARM / self.wanted)
+                share = max(least, share_of(now - begin, costs[:number], costs[number:], left))
+                costs[number] *= share
+            self._block(cut(block, share), max(1, int(longest * share)))
+            if number + 1 < len(blocks):
+                self._read(block.block)
+
+    def _measured(self, noisy: bool) -> Pace:
+        """What a cycle and a reading cost. What is read for that counts nowhere."""
+        cycle = max(1e-9, self._wall / max(1, self.cycles))
+        if not noisy:
+            return Pace(cycle)
+        begin = time.perf_counter()
+        for _ in range(TRIES):
+            for progress, _values in self._pairs(self._crew.ask("turn", 1)):
+                self._count(progress)
+            self._read_outside({}, exact=False)
+        turned = time.perf_counter()
+        for _ in range(TRIES):
+            self._crew.ask("rest", REST_S)
+            self._read_outside({}, exact=False)
+        rested = (time.perf_counter() - turned) / TRIES
+        idle = float(rested >= REST_S)
+        look = max(0.0, (turned - begin) / TRIES - cycle * self._crew.size)
+        return Pace(cycle, look, max(0.0, rested - REST_S * idle), idle)
+
+    def _blocks(self) -> Sequence[BlockPlan]:
         """Cycling and idling in turn where a counter is noisy; else N cycles, and then 2N."""
         noisy = any(not info.exact for info in self._infos.values())
-        seconds = self.plan.seconds / 2 if noisy else self.plan.seconds
-        self.wanted = self.plan.cycles or max(4 * WARM, int(rate * seconds * 0.9))
+        self.wanted = self.plan.cycles
+        if self.timed:
+            self._pace = self._measured(noisy)
+            left = self.plan.seconds * (1 - KEPT) - (time.perf_counter() - self._begin)
+            cycles, reads = fitting(self._pace, left, self._reads, noisy)
+            self._reads = reads if noisy else self._reads
+            self.wanted = max(1, min(max(4 * WARM, cycles), self.plan.most))
         if noisy and self.wanted >= 80:
             return block_plan(self.wanted)
         third = max(1, self.wanted // 3)
@@ -137,6 +194,7 @@ class Conductor:
             begin = time.perf_counter()
             answers = self._crew.ask("turn" if block and not each else "run", step)
             took = time.perf_counter() - begin
+            self._wall += took
             if took > CHUNK_S:
                 chunk = int(step * CHUNK_S / took)
             if block and not each:
@@ -153,9 +211,7 @@ class Conductor:
         """Progress and noisy values of every worker, and the noisy counters that are read here. How long it took."""
         sums: dict[str, int] = {}
         longest = 0.0
-        for answer in answers:
-            assert isinstance(answer, tuple)
-            progress, values = answer
+        for progress, values in self._pairs(answers):
             longest = max(longest, progress.seconds)
             self._count(progress)
             for name, value in values.items():
@@ -164,6 +220,13 @@ class Conductor:
         self._read_outside(sums, exact=False)
         self._add(sums, block)
         return longest
+
+    @staticmethod
+    def _pairs(answers: list[object]) -> Iterator[tuple[Progress, dict[str, int | str]]]:
+        """Progress and values, as "turn" and "rest" answer."""
+        for answer in answers:
+            assert isinstance(answer, tuple)
+            yield answer
 
     def _count(self, progress: object) -> None:
         assert isinstance(progress, Progress)
@@ -175,7 +238,7 @@ class Conductor:
     def _look_up(self, phase: str) -> None:
         self._show(Tick(self.cycles, self.wanted, phase))
         if self._interrupted():
-            raise Stopped("interrupted")
+            raise Stopped(INTERRUPTED)
 
     def _read(self, block: str) -> None:
         """Everything released, then every counter."""

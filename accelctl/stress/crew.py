@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from accelctl.errors import AccelError, TimeoutFailure
 from accelctl.hal.reader import Failed, Message, Stuck, WatchedChild
+from accelctl.stress.ending import left_to_parent
 from accelctl.stress.worker import CounterInfo, LocalWorker, Spec
 
 _HEAD = struct.Struct("=I")
@@ -33,9 +34,13 @@ class Hang(TimeoutFailure):
 
 
 class Killed(AccelError):
-    """The worker ended by itself (a crash, the OOM killer)."""
+    """The worker ended by itself (a crash, the OOM killer). ``by``: the signal's name, empty where it was none."""
 
     default_kind = "internal"
+
+    def __init__(self, how: str, call: str) -> None:
+        super().__init__(f"the worker ended: {how}, in {call or 'no call'}")
+        self.by = how.removeprefix("killed by ") if how.startswith("killed by ") else ""
 
 
 class _ParentGone(BaseException):
@@ -90,7 +95,7 @@ class ForkedWorker:
         if isinstance(event, Stuck):
             if event.age_s and not event.state.startswith(("exit", "killed", "gone")):
                 raise Hang(event)
-            raise Killed(f"the worker ended: {event.state}, in {event.path or 'no call'}")
+            raise Killed(event.state, event.path)
         raise TimeoutFailure(f"the worker gave no answer within {_PATIENCE_S:g} s")
 
     def kill(self) -> None:
@@ -108,6 +113,7 @@ class ForkedWorker:
 
 def _serve(spec: Spec, lane: int, commands: int, watch: Any) -> None:
     """The child: obey until the pipe ends, then release in order."""
+    left_to_parent()
     signal.signal(signal.SIGIO, _raise_parent_gone)
     worker: LocalWorker | None = None
     try:

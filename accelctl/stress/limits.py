@@ -24,8 +24,10 @@ UNLIMITED = -1
 _RLIMITS = {"nofile": resource.RLIMIT_NOFILE, "as": resource.RLIMIT_AS, "memlock": resource.RLIMIT_MEMLOCK}
 NAMES = (*_RLIMITS, "memory")
 """Descriptors, address space, locked memory; memory is the cgroup's memory.max."""
-_UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_FORM = re.compile(r"([a-z]+)=(?:(\+?)(\d{1,15})(kib|mib|gib)?|(unlimited|-1))", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_FORM = re.compile(r"([a-z]+)=(?:(\+?)(\d{1,15})([kmg](?:ib)?)?|(unlimited|-1))", re.ASCII | re.IGNORECASE)
+OWN_FILES = 2
+"""That a worker opens at least: the device's node, and one thing of it."""
 _HINT = (
     f"NAME=VALUE with NAME one of {', '.join(NAMES)}; such as nofile=64, as=+256MiB, memlock=8MiB, memlock=unlimited"
 )
@@ -64,7 +66,7 @@ def parse_limit(text: str) -> Limit:
     name = match[1].lower() if match else ""
     if match is None or name not in NAMES:
         raise UsageError(f"not a limit: {text[:80]!r}", _HINT)
-    unit = (match[4] or "").lower()
+    unit = (match[4] or "")[:1].lower()
     if (unit and name == "nofile") or (match[2] and name not in ("nofile", "as")):
         raise UsageError(f"not a limit: {text[:80]!r}", _HINT)
     if match[5]:
@@ -96,8 +98,27 @@ def held(limit: Limit) -> Iterator[None]:
 def worker(limits: tuple[Limit, ...] = ()) -> None:
     """What every worker does first: be what the OOM killer takes, then its limits. Raises OSError, UsageError."""
     die_first()
+    root = open_root("/")
     for limit in limits:
+        _check_room(limit, root)
         limit()
+
+
+def _check_room(limit: Limit, root: SysRoot) -> None:
+    """UsageError where a worker could not even begin, which would be blamed on the device."""
+    if limit.more or limit.value == UNLIMITED or limit.name not in ("nofile", "as"):
+        return
+    if limit.name == "nofile" and limit.value < (least := first_free(root, OWN_FILES)):
+        raise UsageError(
+            f"--limit nofile={limit.value}: too low for the worker itself, which needs {least}",
+            f"--limit nofile=+{max(OWN_FILES, limit.value)}: so many more than are open when it begins",
+        )
+    if limit.name == "as" and limit.value < (used := used_space(root)):
+        size = in_bytes(limit.value)
+        raise UsageError(
+            f"--limit as={size}: less than the {used >> 20} MiB that a worker itself has mapped",
+            f"--limit as=+{size.replace(' ', '')}: so much more than that",
+        )
 
 
 def _cgroup(value: int) -> MemoryCgroup:

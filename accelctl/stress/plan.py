@@ -71,6 +71,18 @@ class Plan:
     """Every so many cycles a block stops at an earlier stage; 0: never."""
     workers: int = 1
     threads: int = 1
+    capped: bool = False
+    """Whether ``seconds`` also end a run of so many ``cycles``; without cycles they always do."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether the time ends the run."""
+        return self.capped or not self.cycles
+
+    @property
+    def most(self) -> int:
+        """Cycles that are not exceeded."""
+        return self.cycles or 10**9
 
     def __post_init__(self) -> None:
         for name, value, known in (

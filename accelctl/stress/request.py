@@ -163,10 +163,13 @@ def _plan(request: Request, free_share: int | None) -> Plan:
     cycles = quantity.count("--cycles", request.cycles) if request.cycles else 0
     if request.cycles and not cycles:
         raise UsageError("--cycles 0: at least one")
+    seconds = quantity.seconds("--duration", request.duration) if request.duration else DEFAULT_SECONDS
+    if not seconds:
+        raise UsageError(f"--duration {request.duration}: no time at all")
     return Plan(
         seed=request.seed,
         cycles=cycles,
-        seconds=quantity.seconds("--duration", request.duration) if request.duration else DEFAULT_SECONDS,
+        seconds=seconds,
         bytes_limit=quantity.size_bytes("--bytes-limit", request.bytes_limit) if request.bytes_limit else limit,
         sizes=request.sizes,
         hold=request.hold,
@@ -174,6 +177,7 @@ def _plan(request: Request, free_share: int | None) -> Plan:
         touch=request.touch,
         workers=request.workers,
         threads=request.threads,
+        capped=bool(request.duration),
     )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import NamedTuple
 
 from accelctl.abi import registry
@@ -40,6 +38,7 @@ from accelctl.stress.books import books_for
 from accelctl.stress.conductor import READS, Conductor, Tick
 from accelctl.stress.crew import Crew, Hang, Killed
 from accelctl.stress.door import Door, Fault
+from accelctl.stress.ending import INTERRUPTED, NAMES, Told, interruptible
 from accelctl.stress.plan import Plan, Step
 from accelctl.stress.spaces import Spaces
 from accelctl.stress.targets import Candidate
@@ -164,13 +163,16 @@ def run(
 ) -> StressReport:
     """Every lifecycle of the device in turn, each with its share of the time. Raises AccelError (Hang included)."""
     report, supported = started(candidate, plan, options, dishes)
-    each = replace(plan, seconds=plan.seconds / max(1, len(supported)))
-    with interruptible() as interrupted:
-        for dish in supported:
-            report.outcomes.append(_One(candidate, dish, each, options).run(show, interrupted))
-            if interrupted():
-                report.interrupted = True
-                break
+    end = time.perf_counter() + plan.seconds
+    with interruptible() as told:
+        for number, dish in enumerate(supported):
+            if told():
+                report.outcomes.append(Outcome(dish.name, SKIP, "not run: interrupted before it"))
+                continue
+            # What one took too long or left over is the others' too: the time is for all together.
+            share = max(0.0, end - time.perf_counter()) / (len(supported) - number)
+            report.outcomes.append(_One(candidate, dish, replace(plan, seconds=share), options).run(show, told))
+        report.interrupted, report.ended = told(), told.status
     return report
 
 
@@ -212,7 +214,7 @@ class _One:
         self._simulated = candidate.target.simulated
         self._outcome = Outcome(dish.name)
 
-    def run(self, show: Show, interrupted: Callable[[], bool]) -> Outcome:
+    def run(self, show: Show, told: Told) -> Outcome:
         """See :func:`run`. A hang and a crash are results; what cannot be opened raises."""
         begin = time.perf_counter()
         outcome, options = self._outcome, self._options
@@ -228,17 +230,20 @@ class _One:
             if options.replay:
                 self._replay(crew)
             else:
-                self._conduct(crew, show, interrupted)
+                self._conduct(crew, show, told)
         except Hang as error:
             outcome.result, outcome.reason, outcome.hang = FAIL, error.message, error.call
         except Killed as error:
             outcome.result, outcome.reason = FAIL, error.message
+            if error.by in NAMES:
+                told.by_proxy(error.by)
+                outcome.result, outcome.reason = INCONCLUSIVE, f"{INTERRUPTED}: {error.message}"
         finally:
             crew.close()
         outcome.seconds = time.perf_counter() - begin
         return outcome
 
-    def _conduct(self, crew: Crew, show: Show, interrupted: Callable[[], bool]) -> None:
+    def _conduct(self, crew: Crew, show: Show, told: Told) -> None:
         outcome, options = self._outcome, self._options
         outside: tuple[Counter, ...] = ()
         unreadable: list[tuple[str, str]] = []
@@ -247,7 +252,12 @@ class _One:
             outside, missing = books_for(self._candidate.target, crew.pid, scopes=scopes)
             unreadable += [(name, why) for name, why in missing]
         reads = SIMULATED_READS if self._simulated else READS
-        conductor = Conductor(crew, self._plan, outside, lambda tick: show(outcome.lifecycle, tick), interrupted, reads)
+
+        def seen(tick: Tick) -> None:
+            outcome.cycles = tick.cycles
+            show(outcome.lifecycle, tick)
+
+        conductor = Conductor(crew, self._plan, outside, seen, told, reads)
         conductor.go()
         finals: list[Final] = crew.ask("finish")
         outcome.cycles = conductor.cycles
@@ -257,6 +267,8 @@ class _One:
         unreadable += conductor.unreadable.items()
         outcome.verdict = judging.conclude(judgements, tuple(unreadable), simulated=self._simulated)
         self._decide(conductor)
+        if conductor.out_of_time and not conductor.stop:
+            outcome.notes += (f"the time ended before the {self._plan.cycles:,} cycles of --cycles",)
         if conductor.diverged:
             outcome.replay = self._shortest(conductor.diverged)
 
@@ -340,7 +352,7 @@ class _One:
             outcome.result, outcome.reason = FAIL, f"alive at the end although all was released: {shown}"
         elif outcome.outstanding or outcome.mistakes:
             outcome.result, outcome.reason = FAIL, (*outcome.outstanding, *outcome.mistakes)[0]
-        elif conductor.stop and conductor.stop != "interrupted":
+        elif conductor.stop and conductor.stop != INTERRUPTED:
             outcome.result, outcome.reason = FAIL, conductor.stop
         elif any(failure.stage.startswith("-") for failure in outcome.failures) and not self._options.faults:
             outcome.result, outcome.reason = FAIL, f"the driver refused to release: {_first(outcome.failures, '-')}"
@@ -353,6 +365,8 @@ class _One:
             outcome.result = PASS
             exact = [s.name for s in outcome.series if s.exact and s.name in outcome.verdict.books]
             outcome.reason = f"balanced in {counted_names(exact or outcome.verdict.books)}"
+        if conductor.stop == INTERRUPTED and outcome.result != FAIL:
+            outcome.result, outcome.reason = INCONCLUSIVE, f"{INTERRUPTED}; until then {outcome.reason}"
 
 
 def spec_for(
@@ -418,21 +432,3 @@ def counted_names(names: Sequence[str]) -> str:
     """The first few, and how many more."""
     more = len(names) - 3
     return ", ".join(names[:3]) + (f" and {more} more books" if more > 1 else "" if more < 1 else f", {names[3]}")
-
-
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM end the run in order instead of at once; a second one is taken literally."""
-    seen: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(seen)
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

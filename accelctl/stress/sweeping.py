@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from accelctl.abi.lifecycle import Env
-from accelctl.errors import AccelError, NoDeviceError
+from accelctl.errors import AccelError, NoDeviceError, UsageError
 from accelctl.hal.child import SlotLike, Watch
 from accelctl.hal.devfile import Mapped, Syscalls
 from accelctl.hal.reader import Failed, Finished, Message, Stuck, WatchedChild
 from accelctl.model.stressreport import FAIL, SKIP, Outcome, PointTotals, StressReport
-from accelctl.stress import limits
+from accelctl.stress import ending, limits
 from accelctl.stress.plan import Plan
 from accelctl.stress.run import Dish, Options, environment, kept, memory_of, started
 from accelctl.stress.sweep import sweep_door, sweep_kernel
@@ -83,6 +83,7 @@ def _sweep_one(
     memory, target = memory_of(candidate), candidate.target
 
     def work(watch: Watch) -> list[PointTotals]:
+        ending.left_to_parent()
         limits.worker(options.limits)
 
         def make_env(wrap: Callable[[Syscalls], Syscalls]) -> Env:
@@ -103,7 +104,7 @@ def _sweep_one(
         report.sweep += event.value
     elif isinstance(event, Failed) and isinstance(event.error, NoDeviceError):
         report.outcomes.append(Outcome(dish.name, SKIP, event.error.message))
-    elif isinstance(event, Failed) and isinstance(event.error, AccelError):
+    elif isinstance(event, Failed) and isinstance(event.error, AccelError) and not isinstance(event.error, UsageError):
         report.outcomes.append(Outcome(dish.name, FAIL, event.error.message))
     elif isinstance(event, Failed):
         raise event.error

@@ -100,8 +100,11 @@ def choose(found: Found, filters: Sequence[str] | None) -> Candidate:
 
 
 def peer(found: Found, text: str) -> Candidate:
-    """The second device of ``--peer``. Raises NoDeviceError."""
-    wanted = parse_filters([text])
+    """The second device of ``--peer``. Raises NoDeviceError, UsageError."""
+    try:
+        wanted = parse_filters([text])
+    except UsageError as error:  # the grammar is that of --device, the option is not
+        raise UsageError(error.message.replace("--device", "--peer", 1), error.hint) from error
     for candidate in found.candidates:
         if wanted(candidate.device) and not candidate.refusal:
             return candidate

@@ -79,7 +79,7 @@ def judge(
 def judge_runs(series: Series, runs: Sequence[Run], stages: Sequence[Stage] = (), granule: float = 1) -> Judgement:
     """An exact counter after runs of N and 2N cycles, each with what it left."""
     cycles, total = sum(n for n, _ in runs), math.fsum(left for _, left in runs)
-    story = ", ".join(f"{amount(left, series.unit)} after {n:,} cycles" for n, left in runs)
+    story = _story(series, runs)
     if total == 0:
         back = "" if not any(left for _, left in runs) else f" in the end ({story})"
         return _closed(series, CLEAN, f"balanced after {cycles:,} cycles{back}")
@@ -95,6 +95,14 @@ def judge_runs(series: Series, runs: Sequence[Run], stages: Sequence[Stage] = ()
     if per_cycle is None:
         return _open(series, f"growth does not follow the cycles: {story}", f"a run of {2 * runs[-1][0]:,} cycles")
     return _leak(series, per_cycle, None, story, stages)
+
+
+def _story(series: Series, runs: Sequence[Run]) -> str:
+    """``9 handles after 950 cycles, then 10 handles in another 950``: one book, read again after more cycles."""
+    left = [amount(one, series.unit) for _, one in runs]
+    first, *later = [f"{n:,}" for n, _ in runs]
+    more = [f"then {one} in another {n}" for one, n in zip(left[1:], later, strict=True)]
+    return ", ".join([f"{left[0]} after {first} cycles", *more])
 
 
 def _proportional(runs: Sequence[Run], granule: float) -> float | None:

@@ -38,6 +38,11 @@ SIM = ("stress", "--device", "sim:0", "--lifecycle", "vram", "--cycles", "300")
         (["--lifecycle", "odd", "--device", "sim:0"], "none of the lifecycles named"),
         (["--kill"], "lives in the worker"),
         (["--device", "odd"], "--device 'odd'"),
+        (["--peer", "odd"], "accelctl stress: --peer 'odd'"),
+        (["--duration", "0"], "--duration 0: no time at all"),
+        (["--duration", "0ms"], "--duration 0ms: no time at all"),
+        (["--limit", "nofile=3"], "--limit nofile=3: too low for the worker itself, which needs "),
+        (["--limit", "as=1M"], "--limit as=+1MiB: so much more than that"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], text: str) -> None:
@@ -60,6 +65,23 @@ def test_a_run_on_the_simulated_chip_says_so_everywhere(tmp_path: Path) -> None:
     names = {event["name"] for event in json.loads(trace.read_text(encoding="utf-8"))}
     assert {"open", "mmap", "munmap"} <= names
     assert run_cli(*SIM, code=0).stdout.rstrip().endswith("passed (simulated)")
+
+
+def test_a_time_that_ends_before_the_cycles_is_said() -> None:
+    words = ["stress", "--device", "sim:0", "--lifecycle", "vram", "--duration", "1", "--cycles"]
+    assert "the time ended before the 900,000,000 cycles of --cycles" in run_cli(*words, "900M", code=0).stdout
+    few = json.loads(run_cli(*words, "300", "--json", code=0).stdout)["lifecycles"][0]
+    assert (300 <= few["cycles"] <= 400, few["notes"]) == (True, [])
+
+
+def test_a_limit_above_what_the_worker_needs_is_taken() -> None:
+    run_cli(*SIM, "--limit", "nofile=64", "--limit", "as=+1G", code=0)
+
+
+def test_a_limit_that_is_too_low_is_no_finding_of_a_sweep() -> None:
+    done = run_cli("stress", "--device", "sim:0", "--lifecycle", "vram", "--sweep", "--limit", "nofile=5", code=2)
+    assert done.stdout == ""
+    assert "too low for the worker itself" in done.stderr
 
 
 def test_a_file_that_cannot_be_written_does_not_cost_the_report(tmp_path: Path) -> None:

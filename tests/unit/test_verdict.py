@@ -51,7 +51,7 @@ def test_growth_with_n_and_2n_is_a_leak() -> None:
     assert (found.verdict, found.per_cycle, found.interval) == ("leak", 0.01, (0.01, 0.01))
     assert found.why == (
         "leak: 1 handle every 100 cycles, stage object or import; "
-        "20 handles after 2,000 cycles, 40 handles after 4,000 cycles"
+        "20 handles after 2,000 cycles, then 40 handles in another 4,000"
     )
     assert runs((500, 1000), (1000, 2000)).per_cycle == 2
     assert runs((2500, 2), (5000, 5)).verdict == "leak"  # 1 in 1,000: a run may end just before the next one
