@@ -13,8 +13,8 @@ may be read of a sleeping device; what cannot be read is an absence in the draft
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from accelctl.abi.lifecycle import Session
@@ -61,6 +61,8 @@ class Draft:
     processes: list[ProcessLevel] = field(default_factory=list)
     engines: list[EngineLevel] = field(default_factory=list)
     events: list[EventMark] = field(default_factory=list)
+    held: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    """(device, pid) -> (bytes, source); see :meth:`holds`."""
     hidden_processes: int = 0
     reads: int = 0
     sources: dict[str, str] = field(default_factory=dict)
@@ -77,6 +79,11 @@ class Draft:
         """A number of a device that is not to be had; one that another source gave stays."""
         self.absences[key("devices", device, name)] = why
 
+    def holds(self, device: str, pid: int, size: int, source: str) -> None:
+        """So much of the device's own memory is this process's, as its driver counts by itself: for what fdinfo, which
+        is asked in any case, does not tell. It counts as attributed, and as memory of the process."""
+        self.held[device, pid] = size, source
+
     def take(self, device: str, name: str, reading: Reading) -> None:
         """One number of a device as it was read, or why it was not."""
         if reading.absence is None:
@@ -88,6 +95,7 @@ class Draft:
         """The finished record. Of a number that one source lacks and another gave, the absence is dropped."""
         devices = []
         for identity, fields in self.devices.items():
+            self._excuse(identity, fields)
             used, attributed = fields.get("memory_used_bytes"), fields.get("memory_attributed_bytes")
             if used is not None and attributed is not None:
                 fields["memory_unattributed_bytes"] = max(0, used - attributed)
@@ -97,7 +105,7 @@ class Draft:
             taken_ns=tick.now_ns,
             monotonic_ns=tick.monotonic_ns,
             devices=tuple(devices),
-            pools=tuple(self.pools),
+            pools=tuple(self._named()),
             queues=tuple(self.queues),
             spaces=tuple(self.spaces),
             processes=tuple(self.processes),
@@ -107,6 +115,26 @@ class Draft:
             sources=self.sources,
             absences={name: why for name, why in self.absences.items() if name not in self.sources},
         )
+
+    def _named(self) -> Iterator[PoolLevel]:
+        """Pools; those of a process with its name, which a chip does not know."""
+        names = {f"pid {one.pid}": one.name for one in self.processes} if self.held else {}
+        for pool in self.pools:
+            whose = pool.process or pool.owner
+            yield replace(pool, process=f"{whose} {names[whose]}") if whose in names else pool
+
+    def _excuse(self, identity: str, fields: dict[str, Any]) -> None:
+        """A number that no source spoke of is missing for a reason, too."""
+        for name in _EXPECTED:
+            if fields.get(name) is None and key("devices", identity, name) not in self.absences:
+                measured = name == "busy_ratio" and any(engine.device == identity for engine in self.engines)
+                self.gone(identity, name, _FIRST if measured else _UNKNOWN)
+
+
+_EXPECTED = ("busy_ratio", "memory_total_bytes", "memory_used_bytes")
+"""What every device could tell, and what nobody answers for where its chip has no telemetry."""
+_UNKNOWN = Gone("not_offered", "its driver offers no file for it, or none that is known for this chip")
+_FIRST = Gone("empty", "made of two readings of its engines")
 
 
 def why_gone(reading: Reading) -> Gone:

@@ -68,6 +68,8 @@ class PoolLevel:
     device: str
     owner: str = ""
     """"session N", "pid N", or "" for the device's own."""
+    process: str = ""
+    """"pid N NAME" of the process that it is for; what a client says of itself where that is none of this machine."""
     capacity_bytes: int | None = None
     in_use_bytes: int | None = None
     cached_bytes: int | None = None
@@ -91,6 +93,7 @@ class QueueLevel:
     id: str
     device: str
     owner: str = ""
+    process: str = ""
     kind: str = "queue"
     """queue, engine or session."""
     state: str = ""
@@ -113,6 +116,7 @@ class SpaceLevel:
     id: str
     device: str
     owner: str = ""
+    process: str = ""
     base: int = 0
     size_bytes: int | None = None
     reserved_bytes: int | None = None

@@ -161,7 +161,8 @@ class _Text:
         items: list[Line] = [(Span(f"{count} {self.glyphs.times} {units.size(size)}"),) for count, size in held]
         items += [(Span(f"{clean(op)} {made} times, {left} held"),) for left, made, op in ops]
         if items:
-            self.page.flow((Span(clean(one.id), "dim"),), items[: 2 * MOST_CLASSES], indent=2, hang=22)
+            hang = max(len(one.id) + 4, 22)
+            self.page.flow((Span(clean(one.id), "dim"),), items[: 2 * MOST_CLASSES], indent=2, hang=hang)
 
     def _queues(self) -> None:
         rows = []
@@ -233,11 +234,18 @@ class _Text:
             (Span(str(one.pid), "bold"),),
             (Span(clean(one.name) + (" (container)" if one.container else "")),),
             (Span(clean(state) or self.glyphs.dash, "error" if one.state == "D" else ""),),
-            (Span(units.size(sum(size for _, _, size in one.memory))),),
+            self._held(one),
             (Span(str(sum(count for _, count in one.files))),),
             (Span(units.size(sum(size for _, size in one.mapped))),),
             (Span(", ".join(map(clean, one.devices))),),
         ]
+
+    def _held(self, one: ProcessLevel) -> Line:
+        """Its memory; where nothing is told of it, that is not 0."""
+        gone = self.snapshot.absences.get(key("processes", f"{one.pid}@{one.started}", "memory"))
+        if not one.memory and gone is not None:
+            return (Span(_WORDS.get(gone.kind, self.glyphs.dash), "dim"),)
+        return (Span(units.size(sum(size for _, _, size in one.memory))),)
 
     def _events(self) -> None:
         if self.snapshot.events:

@@ -11,7 +11,7 @@ from accelctl.hal.keptfiles import KeptFile
 Key = tuple[str, str]
 """(device, client id): client ids are the driver's, and two devices may use the same."""
 
-_LOCAL = ("vram", "local")
+LOCAL = ("vram", "local")
 """Regions on the device itself, by the drivers' names. Where a driver has one, the device's own count is of it."""
 
 
@@ -20,7 +20,7 @@ class Client:
 
     __slots__ = (
         "_meter", "at_ns", "busy", "data", "file", "holders", "key", "local", "ratios", "reading", "restless", "sizes",
-        "total", "whose",
+        "total", "unknown", "whose",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
@@ -41,6 +41,8 @@ class Client:
         none since the first one."""
         self.sizes: tuple[tuple[str, int], ...] = ()
         """(region, bytes), without those that are empty or unknown."""
+        self.unknown = ""
+        """A line of memory that was not understood, and that no other one stands in for."""
         self.total: int | None = None
         self.local: int | None = None
         self._meter = Meter()
@@ -52,13 +54,14 @@ class Client:
         self.data, self.reading, self.at_ns = data, reading, None
         self.busy = any(self.ratios.values())
         self.restless = not reading.shares and (self.busy or len(self.ratios) < len(reading.engines))
-        if old is not None and old.regions is reading.regions:
+        if old is not None and old.regions is reading.regions and old.unknown is reading.unknown:
             return False
         known = [(region, size) for region in reading.regions if (size := reading.size(region)) is not None]
-        local = [size for region, size in known if region.startswith(_LOCAL)]
+        local = [size for region, size in known if region.startswith(LOCAL)]
         self.local = sum(local) if local else None
         self.total = sum(size for _, size in known) if known else None
         self.sizes = tuple((region, size) for region, size in known if size)
+        self.unknown = _not_understood(reading)
         return True
 
     def calm(self) -> None:
@@ -84,6 +87,16 @@ class Client:
             reading.pdev,
             reading.client_id,
         )
+
+
+def _not_understood(reading: DrmClient) -> str:
+    """The line that keeps a region's size from being known; "" where all are."""
+    for line in sorted(reading.unknown):
+        word, _, region = line.removeprefix("drm-").partition("-")
+        of_memory = word in ("total", "resident", "memory") and not region.startswith("cycles-")
+        if of_memory and (region not in reading.regions or reading.size(region) is None):
+            return line
+    return ""
 
 
 class EngineState:

@@ -431,8 +431,9 @@ class Clients:
         if self._sums is None:
             self._sums = clientrows.sums(self._processes.values())
             self._stride = 1 + len(self._sums.held) // _MANY
-        clientrows.write_devices(draft, self._seen, self._groups, self._sums)
-        clientrows.write_processes(draft, self._sums.held, self._clients)
+        looked = clientrows.Looked(self._processes, self._clients, self._groups, self._sums, self._tick.asleep)
+        clientrows.write_processes(draft, looked)
+        clientrows.write_devices(draft, self._seen, looked)
         clientrows.write_hidden(draft, sum(one.hidden for one in self._processes.values()), self._outside)
 
     def _out_of_sight(self) -> Gone | None:

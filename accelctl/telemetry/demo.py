@@ -94,7 +94,7 @@ class DemoFeed:
             return None
         self._answered = self._answered or bool(found.devices)
         if not self._answered:  # that nobody answers yet is no failure
-            starting = tuple(replace(one, state="starting", path="") for one in found.health)
+            starting = tuple(replace(one, state="starting", path="", since_ns=0) for one in found.health)
             found = replace(found, health=starting, events=())
         return replace(found, events=(*found.events, *self._ended(found.taken_ns)))
 

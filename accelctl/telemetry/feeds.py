@@ -66,11 +66,12 @@ def _with_services(made: list[Feed], wish: Wish) -> Feed:
     if not wish.service:
         return made[0]
     from accelctl.telemetry.merge import MergedFeed
-    from accelctl.telemetry.service import ServiceFeed
+    from accelctl.telemetry.service import ServiceFeed, labels
 
     try:
-        for address in _addresses(wish.service):
-            made.append(ServiceFeed(address, period_s=wish.period_s, budget=wish.budget))
+        addresses = _addresses(wish.service)
+        for address, label in zip(addresses, labels(addresses), strict=True):
+            made.append(ServiceFeed(address, label=label, period_s=wish.period_s, budget=wish.budget))
     except BaseException:
         for feed in made:
             feed.close()
@@ -81,9 +82,9 @@ def _with_services(made: list[Feed], wish: Wish) -> Feed:
 def _addresses(given: Sequence[str]) -> list[str]:
     """Each once, as a client is told them. UsageError for what is no address."""
     found = []
-    for text in dict.fromkeys(given):
+    for text in given:
         address = f"unix:{text}" if text.startswith("/") else text
         if not (address.startswith("unix:/") or address.rpartition(":")[2].isdecimal()):
             raise UsageError(f"--service {text}: an address is unix:/path, 127.0.0.1:port or [::1]:port")
         found.append(address)
-    return found
+    return list(dict.fromkeys(found))

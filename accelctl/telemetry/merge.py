@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from accelctl.model.snapshot import EventMark, ProcessLevel, SelfCost, Snapshot
+from accelctl.model.snapshot import DeviceLevel, EventMark, ProcessLevel, SelfCost, Snapshot, SourceLevel
 from accelctl.telemetry.feed import Feed
 from accelctl.telemetry.said import Said
 
 R = TypeVar("R")
+START_S = 10.0
+"""For so long a feed may be silent at the start: its code is being loaded."""
+_NO_NUMBERS = "no numbers come from it"
 _STALE = 5
 """After so many of its periods a feed that has gone silent says nothing any more: old numbers are worse than none."""
 
@@ -25,6 +29,7 @@ class MergedFeed:
         self._last: dict[int, Snapshot] = {}
         self._events: list[EventMark] = []
         self._said = Said()
+        self._since = time.monotonic()
 
     @property
     def title(self) -> str:
@@ -49,10 +54,27 @@ class MergedFeed:
         if first is None:
             return None
         self._keep(0, first)
-        fresh = [self._last[number] for number in sorted(self._last) if not _old(self._last[number], first)]
+        last = [self._last[number] for number in sorted(self._last)]
+        found = merged([one for one in last if not _old(one, first)])
+        silent = (
+            *(row for one in last if _old(one, first) for row in _silent(one)),
+            *(self._awaited(feed) for number, feed in enumerate(self._feeds) if number not in self._last),
+        )
         events, self._events = tuple(self._events), []
-        made = replace(merged(fresh), taken_ns=first.taken_ns, monotonic_ns=first.monotonic_ns, events=events)
+        made = replace(
+            found,
+            taken_ns=first.taken_ns,
+            monotonic_ns=first.monotonic_ns,
+            events=events,
+            health=(*found.health, *silent),
+        )
         return self._said.news(made)
+
+    def _awaited(self, feed: Feed) -> SourceLevel:
+        """A feed that has not said a word yet: its rows are not missing, but to come."""
+        if time.monotonic() - self._since < START_S:
+            return SourceLevel(id=feed.title, state="starting")
+        return SourceLevel(id=feed.title, state="absent", path=_NO_NUMBERS)
 
     def _keep(self, number: int, found: Snapshot) -> None:
         """The latest, with what an earlier one said about sources: a feed tells them only when one has changed."""
@@ -72,6 +94,15 @@ def _old(one: Snapshot, now: Snapshot) -> bool:
     return now.monotonic_ns - one.monotonic_ns > patience_ns(one)
 
 
+def _silent(one: Snapshot) -> Iterable[SourceLevel]:
+    """The sources of a feed that says nothing any more: its rows are gone, and somebody has to say why."""
+    for row in one.health:
+        if row.state == "ok":
+            yield replace(row, state="absent", path=_NO_NUMBERS, since_ns=one.taken_ns)
+        else:
+            yield row
+
+
 def patience_ns(one: Snapshot) -> int:
     """For how long a Snapshot is to be shown when no newer one comes."""
     return _STALE * max(one.cost.period_ns, 1_000_000_000)
@@ -82,7 +113,7 @@ def merged(parts: Sequence[Snapshot]) -> Snapshot:
     process each field from the first that knows it."""
     return replace(
         parts[0],
-        devices=_joined(parts, "devices", lambda row: row.id),
+        devices=_devices(parts),
         pools=_joined(parts, "pools", lambda row: row.id),
         queues=_joined(parts, "queues", lambda row: row.id),
         spaces=_joined(parts, "spaces", lambda row: row.id),
@@ -101,6 +132,28 @@ def _absences(parts: Sequence[Snapshot]) -> dict[str, Any]:
     """Of a number that one part lacks and another has, the absence is dropped."""
     known = {name for part in parts for name in part.sources}
     return {name: why for part in reversed(parts) for name, why in part.absences.items() if name not in known}
+
+
+def _devices(parts: Sequence[Snapshot]) -> tuple[DeviceLevel, ...]:
+    """The machine's rows go first. What several services hold of one device is added up: each tells of its own."""
+    found: dict[str, DeviceLevel] = {}
+    for part in parts[1:]:
+        for row in part.devices:
+            found[row.id] = _both(found[row.id], row) if row.id in found else row
+    whole: tuple[DeviceLevel, ...]
+    whole = _joined([parts[0], replace(parts[0], devices=tuple(found.values()))], "devices", lambda row: row.id)
+    return whole
+
+
+def _both(one: DeviceLevel, other: DeviceLevel) -> DeviceLevel:
+    held = [row.memory_attributed_bytes for row in (one, other) if row.memory_attributed_bytes is not None]
+    busy = [row.busy_ratio for row in (one, other) if row.busy_ratio is not None]
+    return replace(
+        _filled(one, other),
+        clients=one.clients + other.clients,
+        memory_attributed_bytes=sum(held) if held else None,
+        busy_ratio=max(busy, default=None),
+    )
 
 
 def _joined(parts: Iterable[Snapshot], table: str, name_of: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from accelctl.hal import fdinfo
 from accelctl.hal.procfile import Stat, parse_stat, parse_status
 from accelctl.hal.root import SysRoot
-from accelctl.model.snapshot import ProcessLevel
+from accelctl.model.snapshot import Gone, ProcessLevel
 from accelctl.telemetry.nodes import DRM_MAJORS, Nodes
 
 Read = Callable[[str], str]
@@ -45,7 +45,7 @@ class Process:
     """What is known of one process. (pid, started) is it: numbers are reused."""
 
     __slots__ = (
-        "buffers", "clients", "container", "drm", "ever", "files", "held", "hidden", "kernel", "links", "looks",
+        "buffers", "clients", "container", "drm", "ever", "files", "gap", "held", "hidden", "kernel", "links", "looks",
         "loose", "mapped", "name", "pid", "places", "row", "started", "state", "uid", "wchan",
     )  # fmt: skip
 
@@ -75,6 +75,8 @@ class Process:
         self.places: dict[str, tuple[str, bool] | None] = {}
         """Link -> (device, is it a DRM file), of the links that are open."""
         self.row: ProcessLevel | None = None
+        self.gap: tuple[tuple[str, Gone], ...] = ()
+        """Devices of which it holds memory that is not known, and why; made with the row."""
 
     def shown(self) -> tuple[object, ...]:
         """What a look at its files makes of its row."""

@@ -25,7 +25,7 @@ from accelctl.telemetry.cost import BUDGET, PERIOD_S, Budget, Meter
 from accelctl.telemetry.quarantine import FIRST_S, MOST_S, Held, Quarantine
 from accelctl.telemetry.said import Said
 from accelctl.telemetry.sensors import Devices
-from accelctl.telemetry.source import Draft, Source, Tick
+from accelctl.telemetry.source import Draft, Plainly, Source, Tick
 
 DEADLINE_S = 2.0
 SILENCE_S = 10.0
@@ -86,6 +86,9 @@ class Sampler:
         self._trial_ends = 0.0
         self._events: list[EventMark] = []
         self._failed: dict[str, str] = {}
+        self._failed_ns: dict[str, int] = {}
+        self._met: set[str] = set()
+        """Sources that have worked."""
         self._meter = Meter()
         self._starts_at, self._restart_s = 0.0, _RESTART_S
         self._silent_s, self._polled_at = 0.0, time.monotonic()
@@ -177,17 +180,24 @@ class Sampler:
         away = {one.source for one in held}
         for source in self._plan.sources:
             if source.name not in away:
-                why = self._failed.get(source.name)
-                yield SourceLevel(id=source.name, state="ok" if why is None else "absent", path=why or "")
+                why, since = self._failed.get(source.name), self._failed_ns.get(source.name, 0)
+                yield SourceLevel(
+                    id=source.name, state="ok" if why is None else "absent", path=why or "", since_ns=since
+                )
 
     def _note_failures(self, failed: dict[str, str]) -> None:
+        """What begins or ends to fail is told; that something works for the first time is told only after a failure
+        that was."""
         for name, why in failed.items():
             if name not in self._failed:
+                self._failed_ns[name] = time.time_ns()
                 self._say("warn", f"{name} fails: {why}")
         for name in self._failed:
             if name not in failed:
-                self._say("info", f"{name} works again")
+                del self._failed_ns[name]
+                self._say("info", f"{name} works{' again' if name in self._met else ''}")
         self._failed = failed
+        self._met.update(source.name for source in self._plan.sources if source.name not in failed)
 
     def _say(self, level: str, text: str) -> None:
         self._events.append(EventMark(at_ns=time.time_ns(), kind="source", device="", level=level, text=text))
@@ -209,6 +219,8 @@ class Sampler:
         name = self._source_at()
         if name:
             self._hold(f"{SOURCE}{name}", f"{name} computed for {self._silent_s:.0f} s without an end", "")
+        else:
+            self._say("warn", f"the sampler stood still for {self._silent_s:.0f} s: it is started anew")
         self._start()
 
     def _hold(self, path: str, text: str, wchan: str) -> None:
@@ -324,11 +336,17 @@ class Sampler:
             try:
                 source.sample(draft, tick)
             except Exception as error:
-                failed[source.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+                failed[source.name] = _why(error)
             tick = _asleep(tick, draft)
         self._mark(_NONE)
         self._plan.finish(draft)
         return draft, failed
+
+
+def _why(error: Exception) -> str:
+    """What failed, for a line. A class's name is no word for people: only for what nobody put into words."""
+    said = " ".join(str(error).split())[:160]
+    return said if said and isinstance(error, Plainly) else f"{type(error).__name__}: {said}"
 
 
 def _tick(watch: Watch, before_ns: int) -> Tick:

@@ -8,7 +8,9 @@ away, hangs or comes back is an absence and an event, never an exception.
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from accelctl.errors import AccelError
 from accelctl.hal.procfile import parse_stat, parse_status
@@ -25,7 +27,7 @@ from accelctl.model.snapshot import (
 )
 from accelctl.telemetry.cost import BUDGET, PERIOD_S
 from accelctl.telemetry.sampler import Plan, Sampler
-from accelctl.telemetry.source import Draft, Tick
+from accelctl.telemetry.source import Draft, Plainly, Tick
 
 ANSWER_S = 1.0
 """A service that takes longer is not there in this tick."""
@@ -41,18 +43,23 @@ _SPACE = ("size_bytes", "reserved_bytes", "mapped_bytes", "free_bytes", "largest
 _NO_LIMIT = Gone("not_offered", "the service was given no limit", "accelctl serve --memory SIZE")
 
 
-_WORDS = {"communication": "nobody answers there", "timeout": f"it does not answer within {ANSWER_S:g} s"}
+_WORDS = {
+    "communication": "nobody answers there",
+    "permission": "permission denied: the service is another user's",
+    "timeout": f"it does not answer within {ANSWER_S:g} s",
+}
 
 
-class NoAnswer(Exception):
+class NoAnswer(Plainly):
     """Why there is nothing of the service in this tick."""
 
 
 class ServiceSource:
-    """One service. ``address`` as `accelctl serve` says it."""
+    """One service. ``address`` as `accelctl serve` says it. ``label``: where several are watched, what tells the rows
+    of this one from those of the others; each begins to count its devices and sessions at the same number."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, label: str = "") -> None:
+        self.address, self.label = address, label
         self.name = f"service {address}"
         self._client: Any = None
         self._hello: Any = None
@@ -69,6 +76,16 @@ class ServiceSource:
         Rows(self, draft, tick, self._hello).write(found)
         self._tell(draft, tick, found)
         self._before = {one.session_id: one for one in found.sessions}
+
+    def device(self, hello: Any) -> str:
+        """The id of its device. A simulated one is its own; one of a bus is the machine's, whoever drives it, if the
+        service is on this machine: only a Unix socket says so."""
+        own = hello.simulated or not self.address.startswith("unix:")
+        return f"{hello.device}@{self.label}" if self.label and own else str(hello.device)
+
+    def session(self, number: int, device: str) -> str:
+        """What a session is called among all that are watched, behind its device's id."""
+        return owner(number) + (f"@{self.label}" if self.label and not device.endswith(f"@{self.label}") else "")
 
     def _ask(self) -> Any:
         try:
@@ -93,7 +110,7 @@ class ServiceSource:
         """What the session said in the last tick; None in its first."""
         return self._before.get(session)
 
-    def process(self, client: str, held: tuple[tuple[str, str, int], ...]) -> ProcessLevel | None:
+    def process(self, client: str) -> ProcessLevel | None:
         """The process that a session's client says it is, if it is one of this machine: only a Unix socket says so."""
         said = _PID.search(client)
         if said is None or not self.address.startswith("unix:"):
@@ -109,20 +126,11 @@ class ServiceSource:
             uid = parse_status(status).uid if status else None
         except ValueError:
             return None
-        devices = tuple(dict.fromkeys(device for device, _, _ in held))
-        return ProcessLevel(
-            pid=pid,
-            started=facts.start_ticks,
-            name=facts.comm,
-            uid=uid,
-            state=facts.state,
-            devices=devices,
-            memory=held,
-        )
+        return ProcessLevel(pid=pid, started=facts.start_ticks, name=facts.comm, uid=uid, state=facts.state)
 
     def _tell(self, draft: Draft, tick: Tick, found: Any) -> None:
         """What happened since the last tick, as events."""
-        device, start = self._hello.device, self._hello.start_id
+        device, start = self.device(self._hello), self._hello.start_id
 
         def say(level: str, text: str) -> None:
             draft.events.append(EventMark(at_ns=tick.now_ns, kind="service", device=device, level=level, text=text))
@@ -133,10 +141,14 @@ class ServiceSource:
             self._sessions, self._expired = {}, 0
         elif self._started:
             opened = [
-                f"{owner(number)} was opened by {who}" for number, who in now.items() if number not in self._sessions
+                f"{self.session(number, device)} was opened by {who}"
+                for number, who in now.items()
+                if number not in self._sessions
             ]
             closed = [
-                f"{owner(number)} of {who} is gone" for number, who in self._sessions.items() if number not in now
+                f"{self.session(number, device)} of {who} is gone"
+                for number, who in self._sessions.items()
+                if number not in now
             ]
             for text in (opened + closed)[:MOST_TOLD]:
                 say("info", text)
@@ -156,33 +168,50 @@ def owner(session: int) -> str:
     return f"session {(session >> 16 & 0xFFFF) + 1}"
 
 
+class _Whose(NamedTuple):
+    """What all rows of a session have."""
+
+    row: str
+    owner: str
+    process: str
+
+
+def _called(process: ProcessLevel | None, client: str) -> str:
+    """A process by its number, which filters know; who is none of this machine is quoted, and no filter finds him."""
+    return f"the client says: {client}" if process is None else f"pid {process.pid} {process.name}"
+
+
 class Rows:
     """A TelemetrySample as rows."""
 
     def __init__(self, source: ServiceSource, draft: Draft, tick: Tick, hello: Any) -> None:
         self._source, self._draft, self._tick = source, draft, tick
-        self._device: str = hello.device
+        self._device = source.device(hello)
         self._simulated: bool = hello.simulated
         self._text = f"{source.name}: Telemetry"
         self._busy: list[float] = []
 
     def write(self, found: Any) -> None:
         """All of it."""
-        held: dict[str, list[tuple[str, str, int]]] = {}
+        clients = dict.fromkeys(one.client for one in found.sessions)
+        processes = {client: self._source.process(client) for client in clients}
+        held: dict[tuple[int, int], tuple[ProcessLevel, list[tuple[str, str, int]]]] = {}
         for one in found.sessions:
-            name = owner(one.session_id)
-            self._pool(one, name, found.limit_bytes)
-            self._queue(one, name)
+            name = self._source.session(one.session_id, self._device)
+            process = processes[one.client]
+            whose = _Whose(f"{self._device} {name}", owner(one.session_id), _called(process, one.client))
+            self._pool(one, whose, found.limit_bytes)
+            self._queue(one, whose)
             for number, space in enumerate(one.spaces):
-                self._space(space, name, number)
-            held.setdefault(one.client, []).append((self._device, name, one.pool.in_use_bytes))
-        self._write_device(found)
-        for client, rows in held.items():
-            process = self._source.process(client, tuple(rows))
+                self._space(space, whose, number)
             if process is not None:
-                self._draft.processes.append(process)
-                row = f"{process.pid}@{process.started}"
-                self._draft.sources[key("processes", row, "memory")] = f"{self._text}, of the session's client"
+                _, rows = held.setdefault((process.pid, process.started), (process, []))
+                rows.append((self._device, name, one.pool.in_use_bytes))
+        self._write_device(found)
+        for process, rows in held.values():
+            self._draft.processes.append(replace(process, devices=(self._device,), memory=tuple(rows)))
+            row = f"{process.pid}@{process.started}"
+            self._draft.sources[key("processes", row, "memory")] = f"{self._text}, of the session's client"
 
     def _write_device(self, found: Any) -> None:
         draft, device, text = self._draft, self._device, self._text
@@ -208,12 +237,13 @@ class Rows:
             why = Gone("not_offered", "a service knows only what it holds itself")
             draft.gone(device, "memory_used_bytes", why)
 
-    def _pool(self, one: Any, name: str, limit: int) -> None:
+    def _pool(self, one: Any, whose: _Whose, limit: int) -> None:
         pool = one.pool
         row = PoolLevel(
-            id=f"{self._device} {name}",
+            id=whose.row,
             device=self._device,
-            owner=name,
+            owner=whose.owner,
+            process=whose.process,
             capacity_bytes=limit or None,
             in_use_bytes=pool.in_use_bytes,
             cached_bytes=pool.cached_bytes,
@@ -237,7 +267,7 @@ class Rows:
         else:
             self._draft.absences[key("pools", row.id, "capacity_bytes")] = _NO_LIMIT
 
-    def _queue(self, one: Any, name: str) -> None:
+    def _queue(self, one: Any, whose: _Whose) -> None:
         before, elapsed = self._source.before(one.session_id), self._tick.elapsed_ns
         wait: float | None = None
         busy: float | None = None
@@ -247,9 +277,10 @@ class Rows:
             busy = min(1.0, max(0.0, (one.busy_ns - before.busy_ns) / elapsed))
             self._busy.append(busy)
         row = QueueLevel(
-            id=f"{self._device} {name}",
+            id=whose.row,
             device=self._device,
-            owner=name,
+            owner=whose.owner,
+            process=whose.process,
             kind="session",
             state=one.queue_state,
             depth=one.queue_depth,
@@ -269,11 +300,12 @@ class Rows:
             computed = "computed: time in the queue of all works / works finished, as the service noticed"
             self._draft.sources[key("queues", row.id, "wait_ns")] = computed
 
-    def _space(self, space: Any, name: str, number: int) -> None:
+    def _space(self, space: Any, whose: _Whose, number: int) -> None:
         row = SpaceLevel(
-            id=f"{self._device} {name}" + (f" space {number}" if number else ""),
+            id=whose.row + (f" space {number}" if number else ""),
             device=self._device,
-            owner=name,
+            owner=whose.owner,
+            process=whose.process,
             base=space.base,
             size_bytes=space.size_bytes,
             reserved_bytes=space.reserved_bytes,
@@ -291,12 +323,24 @@ class Rows:
         self._draft.sources.update({key(table, row, name): self._text for name in names})
 
 
-class ServiceFeed:
-    """A Feed of one service. Fork before threads: make it before a screen is started."""
+def labels(addresses: Sequence[str]) -> list[str]:
+    """What rows of each of several services bear: the socket's name where that tells them apart, else the address.
+    Nothing where there is one service only."""
+    if len(addresses) < 2:
+        return [""] * len(addresses)
+    short = [one.rpartition("/")[2] if one.startswith("unix:") else one for one in addresses]
+    return [
+        name if short.count(name) == 1 else one.removeprefix("unix:")
+        for name, one in zip(short, addresses, strict=True)
+    ]
 
-    def __init__(self, address: str, *, period_s: float = PERIOD_S, budget: float = BUDGET) -> None:
+
+class ServiceFeed:
+    """A Feed of one service. Fork before threads: make it before a screen is started. ``label``: see ServiceSource."""
+
+    def __init__(self, address: str, *, label: str = "", period_s: float = PERIOD_S, budget: float = BUDGET) -> None:
         self.address = address
-        self._sampler = Sampler(Plan([ServiceSource(address)]), period_s=period_s, budget=budget)
+        self._sampler = Sampler(Plan([ServiceSource(address, label)]), period_s=period_s, budget=budget)
 
     @property
     def title(self) -> str:

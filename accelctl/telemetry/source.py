@@ -13,7 +13,11 @@ from typing import Protocol
 
 from accelctl.abi.telemetry import Draft, Tick
 
-__all__ = ["Draft", "Source", "Tick"]
+__all__ = ["Draft", "Plainly", "Source", "Tick"]
+
+
+class Plainly(Exception):
+    """A source has nothing in this tick, and its message says why in words for people."""
 
 
 class Source(Protocol):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from types import FrameType
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -23,6 +24,7 @@ from accelctl.tui.driver import Terminal
 from accelctl.tui.pane import Pane
 from accelctl.tui.pump import Delivery, Pump
 from accelctl.tui.state import DETAIL, HELP, TABLE, VIEWS, State
+from accelctl.tui.terminal import Held
 from accelctl.tui.wanted import Wanted, parse
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -81,9 +83,18 @@ class Top(App[int]):
         Binding("w", "write"),
     ]
 
-    def __init__(self, state: State, pump: Callable[[Callable[[Delivery], object]], Pump], *, styles: bool) -> None:
+    def __init__(
+        self,
+        state: State,
+        pump: Callable[[Callable[[Delivery], object]], Pump],
+        *,
+        styles: bool,
+        held: Held | None = None,
+    ) -> None:
         super().__init__(driver_class=Terminal, ansi_color=True)
         self.state = state
+        self.held = held
+        """For the driver, which Textual makes."""
         self.pane = Pane()
         self.failure: Exception | None = None
         self._late = False
@@ -98,13 +109,26 @@ class Top(App[int]):
         """One widget."""
         yield self.pane
 
+    async def run_async(self, **options: Any) -> int | None:
+        """Signals end it in order, from before the driver has the terminal until it has given it back: an exception
+        that is raised anywhere in Textual would leave it half done. Not by the loop's own way to hear of signals: that
+        leaves them at their default, which ends the program at once, while the feed is still to be closed."""
+        loop = asyncio.get_running_loop()
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(self.action_end, 128 + number)
+
+        before = {number: signal.signal(number, end) for number in ENDINGS}
+        try:
+            return await super().run_async(**options)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
     def on_mount(self) -> None:
-        """Signals end it in order; from now on numbers may come."""
+        """From now on numbers may come."""
         self.pane.focus()
         if not self.is_headless:
-            loop = asyncio.get_running_loop()
-            for number in ENDINGS:
-                loop.add_signal_handler(number, self.action_end, 128 + number)
             self.set_interval(LOOK_S, self._look)
         self._pump.start()
 
@@ -166,7 +190,8 @@ class Top(App[int]):
 
     def action_screen(self, number: int) -> None:
         """Another dashboard."""
-        self.state.screen, self.state.over, self.state.said = number, TABLE, ""
+        self.state.screen = number
+        self.state.turn(TABLE)
         self.redraw()
 
     def action_turn(self, steps: int) -> None:
@@ -185,18 +210,14 @@ class Top(App[int]):
 
     def action_over(self, what: str) -> None:
         """Help or detail, and back with the same key."""
-        state = self.state
-        state.over = TABLE if state.over == what else HELP if what == HELP else DETAIL
-        state.scroll, state.said = 0, ""
+        self.state.turn(TABLE if self.state.over == what else HELP if what == HELP else DETAIL)
         self.redraw()
 
     def action_leave(self) -> None:
         """Out of a text; else without the filter."""
-        if self.state.over != TABLE:
-            self.state.over = TABLE
-        else:
+        if self.state.over == TABLE:
             self.state.wanted = Wanted()
-        self.state.said = ""
+        self.state.turn(TABLE)
         self.redraw()
 
     def action_sort(self) -> None:

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelctl.model.reading import ABSENCES
 from accelctl.model.snapshot import key
 from accelctl.render import units
 from accelctl.render.layout import Span, clean
 from accelctl.tui.lines import fit, wrapped
-from accelctl.tui.moment import Moment, percent, row_id, span_of
+from accelctl.tui.moment import Moment, age, percent, row_id, span_of
 from accelctl.tui.views import events
 from accelctl.tui.views.processes import STATES
 
 UNITS = ("bytes", "ns", "mw", "hz", "celsius", "rpm", "ratio")
 LABEL = 19
+GAP = 2
+"""Between the longest label and what it is about, at least."""
 INDENT = 4
+TICKS = 100
+"""A second, of those in /proc/PID/stat: the same on every machine that the kernel still knows (USER_HZ), so also on the
+one that a recording is from."""
+
+
+class Last(NamedTuple):
+    """A row that is not there any more, and when it was."""
+
+    id: str
+    row: Any
+    moment: Moment
 
 
 def detail(moment: Moment, table: str, row: Any, width: int) -> list[list[Span]]:
     """All lines of it; whoever shows them scrolls."""
+    if isinstance(row, Last):
+        since = f"Not there now. These are its last numbers, of {events.clock(row.moment.snapshot.taken_ns)}:"
+        gone = [[Span(line, "warn")] for line in wrapped(since, max(width, 20))]
+        return [*gone, [], *detail(row.moment, table, row.row, width)]
     if isinstance(row, events.Row):
         moment_of = f"{events.clock(row.mark.at_ns)} ({row.mark.at_ns} ns since 1970)"
         return _fields(moment, "events", row.mark, width, {"at_ns": moment_of}, row.id)
@@ -32,12 +49,13 @@ def _fields(
     moment: Moment, table: str, row: Any, width: int, instead: dict[str, str], identity: str
 ) -> list[list[Span]]:
     lines: list[list[Span]] = []
+    wide = max(LABEL, *(len(_label(field.name)) + GAP for field in dataclasses.fields(row)))
     for field in dataclasses.fields(row):
         name = field.name
         value = instead.get(name, getattr(row, name))
-        for number, text in enumerate(_texts(name, value, width - LABEL)):
+        for number, text in enumerate(_texts(name, value, width - wide)):
             label = _label(name) if number == 0 else ""
-            lines.append([*fit((Span(label),), LABEL, right=False), Span(text, "" if value is not None else "warn")])
+            lines.append([*fit((Span(label),), wide, right=False), Span(text, "" if value is not None else "warn")])
         lines += _because(moment, key(table, identity, name), value, width)
     return lines
 
@@ -108,5 +126,7 @@ def number(name: str, value: float) -> str:
         return f"{value:.4f} ({percent(value)})"
     if name == "base":
         return f"{value:#x}"
-    plain = str(value) if name in ("pid", "uid", "started") else f"{value:,}"
+    if name == "started":
+        return f"{value} clock ticks after boot ({age(value / TICKS)})"
+    plain = str(value) if name in ("pid", "uid") else f"{value:,}"
     return plain + {"celsius": " degrees C", "rpm": " rpm"}.get(unit, "")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from accelctl.errors import TimeoutFailure, UsageError
-from accelctl.hal.endings import in_order
+from accelctl.hal.endings import in_order, later, once
 from accelctl.hal.uncollected import uncollected
 from accelctl.model.snapshot import Snapshot
 from accelctl.render import term
@@ -62,20 +62,22 @@ def run(wish: Wish, ask: Ask) -> int:
 
 
 def _show(feed: Feed, ask: Ask) -> int:
-    """Dashboards."""
-    try:
-        with uncollected(keep=True):
-            from accelctl.tui import early
-            from accelctl.tui.state import state_for
+    """Dashboards. Only the first signal ends them: a second one must not cost what gives the terminal back."""
+    with once():
+        try:
+            with terminal.held() as held:
+                with uncollected(keep=True):
+                    from accelctl.tui import early
+                    from accelctl.tui.state import state_for
 
-            state = state_for(feed)
-            state.screen = screen_of(ask.screen)
-            early.load(feed, state)
-            from accelctl.tui import run as dashboards
-    except BaseException:
-        feed.close()
-        raise
-    return dashboards.show(feed, state, mouse=ask.mouse)
+                    state = state_for(feed)
+                    state.screen = screen_of(ask.screen)
+                    early.load(feed, state, held)
+                    from accelctl.tui import run as dashboards
+                return dashboards.show(feed, state, held, mouse=ask.mouse)
+        finally:
+            with later():
+                feed.close()
 
 
 def _check(ask: Ask) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accelctl.model.snapshot import Snapshot, SourceLevel
+from accelctl.model.snapshot import ProcessLevel, Snapshot, SourceLevel
 from accelctl.render import units
 from accelctl.render.layout import Line, Span, clean, line_cells
 from accelctl.tui import table
@@ -17,12 +17,17 @@ from accelctl.tui.moment import Moment, age, percent, row_id
 from accelctl.tui.screens import LEAST
 from accelctl.tui.state import DETAIL, HELP, TABLE, VIEWS, State
 from accelctl.tui.views.events import clock
+from accelctl.tui.views.processes import unknown
 
 ALARM_SHARE = 12
 """One line of so many may tell what hangs."""
 
 HEAD = FOOT = 2
 """Lines above and below the body."""
+
+SERVICE = "service "
+"""Begins the name of a source that is a service."""
+SILENT = "does not answer"
 
 KEYS = (
     ("?", "help"), ("/", "filter"), ("s", "sort"), ("Enter", "why"), ("Space", "stop"), ("y", "copy"), ("q", "quit"),
@@ -75,6 +80,8 @@ def _title(state: State, width: int) -> Line:
         left.append(Span("  simulated" if whole else "  partly simulated", "warn"))
     if state.wanted.text:
         left += [Span("  only ", "dim"), Span(state.wanted.text, "info")]
+        if state.wanted.owners and state.view.table == "devices":
+            left.append(Span(": whole devices of which it holds something", "dim"))
     right: list[Span] = []
     if state.paused:
         behind = (state.newest.taken_ns - shown.taken_ns) / 1e9 if shown and state.newest else 0.0
@@ -118,7 +125,26 @@ def _alarms(state: State, width: int, height: int) -> list[Line]:
         found += [_sick(source, state.snapshot, width - 4, more) for source in whole]
         rest = sick[len(whole) :]
         found += [f"and {len(rest)} more: {', '.join(source.id for source in rest)}"] if rest else []
+        found += _away(state.snapshot)
     return [fit((Span(f" {state.signs.glyphs.warn} {line}", "warn"),), width) for line in found]
+
+
+def _away(snapshot: Snapshot | None) -> list[str]:
+    """Services that are not there, or not there yet: without a word their rows would just be missing."""
+    found: list[str] = []
+    if snapshot is None:
+        return found
+    for source in snapshot.health:
+        if not source.id.startswith(SERVICE):
+            continue
+        if source.state == "starting":
+            found.append(f"the {source.id} is starting")
+        elif source.state == "absent":
+            since = (snapshot.taken_ns - source.since_ns) / 1e9
+            for_s = f" since {age(since)}" if source.since_ns and since >= 1 else ""
+            why = "" if SILENT in source.path else clean(source.path)
+            found.append(f"{source.id} {SILENT}{for_s}" + (f": {why}" if why else ""))
+    return found
 
 
 def _sick(source: SourceLevel, snapshot: Snapshot, width: int, more: str) -> str:
@@ -150,12 +176,25 @@ def _body(state: State, moment: Moment | None, width: int, height: int) -> Seque
         return _nothing(state, width)
     if state.over == DETAIL:
         row = rows[table.chosen_at(rows, state.place)]
-        return _scrolled(state, detail(moment, state.view.table, row, width - 2), height)
+        return _scrolled(
+            state, [*detail(moment, state.view.table, row, width - 2), *_unknown(moment, row, width)], height
+        )
     return _dashboard(state, moment, rows, width, height)
+
+
+def _unknown(moment: Moment, row: Any, width: int) -> list[Line]:
+    """Why memory of a process is not known: a list that is empty, or lacks an entry, does not say so by itself."""
+    if not isinstance(row, ProcessLevel) or not (words := unknown(moment, row)):
+        return []
+    return [(), *((Span(line, "warn"),) for line in wrapped(f"Memory not known: {words}", width - 2))]
 
 
 def _nothing(state: State, width: int) -> list[Line]:
     words = state.view.nothing
+    away = _away(state.snapshot)
+    if away and state.snapshot is not None:  # who tells of nothing does not say that there is nothing
+        others = any(not source.id.startswith(SERVICE) for source in state.snapshot.health)
+        words = " ".join([*([words] if others else []), *(f"{line[0].upper()}{line[1:]}." for line in away)])
     if state.wanted.text:
         words = f"Nothing here is {state.wanted.text}. Esc takes the filter away."
     return [(), *((Span(f" {line}"),) for line in wrapped(words, width - 2))]

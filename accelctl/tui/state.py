@@ -13,7 +13,8 @@ from accelctl.render import term
 from accelctl.telemetry.feed import Feed
 from accelctl.telemetry.history import History
 from accelctl.tui import table
-from accelctl.tui.moment import Moment
+from accelctl.tui.detail import Last
+from accelctl.tui.moment import Moment, row_id
 from accelctl.tui.signs import Signs, signs_for
 from accelctl.tui.views.devices import OVERVIEW
 from accelctl.tui.views.events import EVENTS
@@ -50,6 +51,8 @@ class State:
     over: str = TABLE
     scroll: int = 0
     """Of help and detail."""
+    opened: Last | None = None
+    """The row that the detail is about, as it was when it was there last."""
     asked: str | None = None
     """The filter as it is being typed."""
     said: str = ""
@@ -95,21 +98,54 @@ class State:
         """Where the user is in its table."""
         return self.places[self.screen]
 
+    def turn(self, over: str) -> None:
+        """Table, help or detail. A detail is about the row that is chosen now, until it is closed: no other row takes
+        its place. Where there is no row there is no detail."""
+        self.over, self.scroll, self.said, self.opened = over, 0, "", None
+        if over == DETAIL and self.row() is None:
+            self.over, self.said = TABLE, "nothing to open"
+
     def moment(self) -> Moment | None:
         """What it is drawn from; None before the first Snapshot."""
-        if self.snapshot is None:
-            return None
-        seen = self.wanted.of(self.snapshot, self.known())
+        return None if self.snapshot is None else self._moment(self.snapshot, self.wanted)
+
+    def _moment(self, snapshot: Snapshot, wanted: Wanted) -> Moment:
+        seen = wanted.of(snapshot, self.known())
         happened: Sequence[tuple[int, EventMark]] = self.events
-        if self.wanted.text:
+        if wanted.text:
             ids = {device.id for device in seen.devices} | {""}
             happened = [pair for pair in self.events if pair[1].device in ids]
         return Moment(seen, self.past, self.signs, self.sources, self.absences, happened)
 
     def rows(self, moment: Moment) -> list[Any]:
-        """Rows of the dashboard in sight, in the order in which they are seen."""
-        found = self.view.rows(moment) if self.view.rows else getattr(moment.snapshot, self.view.table)
-        return table.ordered(found, self.view.columns, self.place, moment)
+        """Rows of the dashboard in sight, in the order in which they are seen; of a detail the one that is opened."""
+        if self.over == DETAIL and (self.opened or self._open(moment)):
+            return [self._now()]
+        return table.ordered(self._found(moment), self.view.columns, self.place, moment)
+
+    def _found(self, moment: Moment) -> Sequence[Any]:
+        found: Sequence[Any] = self.view.rows(moment) if self.view.rows else getattr(moment.snapshot, self.view.table)
+        return found
+
+    def _open(self, moment: Moment) -> bool:
+        """Whether there is a row to open; from now on it is also the chosen one."""
+        rows = table.ordered(self._found(moment), self.view.columns, self.place, moment)
+        if rows:
+            row = rows[table.chosen_at(rows, self.place)]
+            self.place.row = row_id(row)
+            self.opened = Last(self.place.row, row, moment)
+        return bool(rows)
+
+    def _now(self) -> Any:
+        """The opened row as it is now, whatever the filter says; as it was where it is gone."""
+        assert self.opened is not None
+        if self.snapshot is not None:
+            whole = self._moment(self.snapshot, EVERYTHING)
+            for row in self._found(whole):
+                if row_id(row) == self.opened.id:
+                    self.opened = Last(self.opened.id, row, whole)
+                    return row
+        return self.opened
 
     def row(self) -> Any:
         """The chosen row, None where there is none."""

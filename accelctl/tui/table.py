@@ -39,6 +39,11 @@ class Place:
 
     row: str = ""
     """Id of the chosen row: it stays chosen when others move."""
+    seen: str = ""
+    """Id of the row that the cursor stood on last: as long as nobody has chosen any it stays there while that row is in
+    sight, since whoever presses Enter means the row that they saw."""
+    room: int = 0
+    """So many rows were in sight then."""
     first: int = 0
     """The first row in sight."""
     column: str = ""
@@ -65,8 +70,12 @@ def next_sort(columns: Sequence[Column], place: Place) -> None:
 
 
 def chosen_at(rows: Sequence[Any], place: Place) -> int:
-    """The number of the chosen row; the first where it is gone."""
-    return next((at for at, row in enumerate(rows) if row_id(row) == place.row), 0)
+    """The number of the chosen row; without it of the one that the cursor stood on, and the first where that is gone or
+    would be out of sight."""
+    for wanted, most in ((place.row, len(rows)), (place.seen, place.room)):
+        if wanted and (at := next((at for at, row in enumerate(rows[:most]) if row_id(row) == wanted), -1)) >= 0:
+            return at
+    return 0
 
 
 def move(rows: Sequence[Any], place: Place, steps: int) -> None:
@@ -100,8 +109,9 @@ def draw(
     width, height = size
     shown = layout(columns, width)
     more = moment.signs.glyphs.ellipsis
+    place.room = room = max(height - 1, 0)
     at = chosen_at(rows, place)
-    room = max(height - 1, 0)
+    place.seen = row_id(rows[at]) if rows else ""
     place.first = max(min(place.first, at, max(len(rows) - room, 0)), at - room + 1, 0)
     found = [fit(_header(shown, place, moment), width)]
     for number in range(place.first, min(place.first + room, len(rows))):

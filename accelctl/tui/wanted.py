@@ -35,7 +35,8 @@ class Wanted(NamedTuple):
             return snapshot
         found = {device.id: device for device in known}
         ids = {row.id for row in snapshot.devices if self.devices(found.get(row.id) or _Level(row))}
-        mine = [one for one in snapshot.processes if self._owner(f"pid {one.pid}")]
+        pids = self._pids(snapshot)
+        mine = [one for one in snapshot.processes if not self.owners or one.pid in pids]
         processes = [cut(one, ids) for one in mine if ids & set(one.devices)]
         if self.owners:
             ids &= self._homes(snapshot, processes)
@@ -51,17 +52,36 @@ class Wanted(NamedTuple):
         )
 
     def _owned(self, rows: tuple[Level, ...], ids: set[str]) -> tuple[Level, ...]:
-        return tuple(row for row in rows if row.device in ids and self._owner(row.owner))
+        return tuple(row for row in rows if row.device in ids and self._has(row))
 
-    def _owner(self, owner: str) -> bool:
-        return not self.owners or owner in self.owners
+    def _has(self, row: PoolLevel | QueueLevel | SpaceLevel) -> bool:
+        """Whether it is of one of the owners: a session is also its process's."""
+        pid = _pid(row.process)
+        return not self.owners or row.owner in self.owners or (pid > 0 and f"pid {pid}" in self.owners)
+
+    def _pids(self, snapshot: Snapshot) -> set[int]:
+        """The processes that are asked for, by their number or by a session that they have."""
+        found = {_pid(owner) for owner in self.owners}
+        for row in _rows(snapshot):
+            if row.owner in self.owners:
+                found.add(_pid(row.process))
+        return found - {0}
 
     def _homes(self, snapshot: Snapshot, processes: list[ProcessLevel]) -> set[str]:
         """Devices on which an owner has something."""
-        tables: tuple[tuple[PoolLevel | QueueLevel | SpaceLevel, ...], ...]
-        tables = (snapshot.pools, snapshot.queues, snapshot.spaces)
-        found = {row.device for rows in tables for row in rows if self._owner(row.owner)}
+        found = {row.device for row in _rows(snapshot) if self._has(row)}
         return found.union(*(one.devices for one in processes))
+
+
+def _rows(snapshot: Snapshot) -> tuple[PoolLevel | QueueLevel | SpaceLevel, ...]:
+    return *snapshot.pools, *snapshot.queues, *snapshot.spaces
+
+
+def _pid(text: str) -> int:
+    """The number of "pid 4242 python3"; 0 where it is no process's name."""
+    word, _, rest = text.partition(" ")
+    number = rest.partition(" ")[0]
+    return int(number) if word == "pid" and number.isdecimal() and len(number) < 20 else 0
 
 
 def parse(text: str) -> Wanted:
@@ -70,19 +90,19 @@ def parse(text: str) -> Wanted:
     for word in text.split():
         kind, equals, number = word.partition("=")
         if equals and kind in OWNERS:
-            if not number.isdigit():
+            if not (number.isdecimal() and len(number) < 20):
                 raise UsageError(f"{word}: a number belongs after {kind}=")
-            owners.add(f"{kind} {number}")
+            owners.add(f"{kind} {int(number)}")
         else:
             devices.append(word)
     return Wanted(" ".join(text.split()), parse_filters(devices), frozenset(owners))
 
 
 class _Level:
-    """A row of a Snapshot as the filters see a device."""
+    """A row of a Snapshot as the filters see a device: one of several services by its own name, which they all have."""
 
     def __init__(self, device: DeviceLevel) -> None:
-        self.id, self.kind, self.chip = device.id, "physical", device.chip or None
+        self.id, self.kind, self.chip = device.id.partition("@")[0], "physical", device.chip or None
         self.facts: dict[str, Reading] = {}
         self._values = {"driver": device.driver, "vendor": device.name}
 

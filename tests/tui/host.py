@@ -1,19 +1,22 @@
 """A program with the dashboards on synthetic numbers, for tests that need a process of its own on a terminal.
 
-``python -m tests.tui.host [crash|child|hang|mouse|stop] [DEVICES PROCESSES]``: crash raises in a refresh; child has a
-child process that must be gone afterwards; hang never answers after the first Snapshot; stop waits for a key in the
-middle of the imports. ``python -m tests.tui.host live ROOT FILE``: the real feed of that machine as fast as it can, and
-how many Snapshots came, in that file.
+``python -m tests.tui.host [crash|child|hang|mouse|stop|at=POINT,SIGNAL] [DEVICES PROCESSES]``: crash raises in a
+refresh; child has a child process that must be gone afterwards; hang never answers after the first Snapshot; stop waits
+for a key in the middle of the imports; at sends itself that signal at that point of the start. ``python -m
+tests.tui.host live ROOT FILE``: the real feed of that machine as fast as it can, and how many Snapshots came, in that
+file.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from accelctl.cli import main
 from accelctl.hal.endings import in_order
@@ -75,8 +78,7 @@ class Timed(Ticks):
 
 def show() -> int:
     """What `accelctl top` does, with another feed."""
-    from accelctl.tui import early, frame, terminal
-    from accelctl.tui.state import state_for
+    from accelctl.tui import early, entry, frame, terminal
 
     words = sys.argv[1:]
     terminal.check(os.environ, (sys.stdin, sys.stdout))
@@ -95,19 +97,68 @@ def show() -> int:
             return original(*arguments)  # type: ignore[arg-type]
 
         frame.draw = draw  # type: ignore[assignment]
-    state = state_for(feed)
     if "stop" in words:
         early.import_module = stopping  # type: ignore[assignment,attr-defined]
+    if "hang" in words:  # which a feed must not, and a thread lives with
+        early.load = lambda *_: None
+    for word in words:
+        if word.startswith("at="):
+            strike(*word.removeprefix("at=").split(","))
     with in_order():
-        try:
-            if "hang" not in words:  # which a feed must not, and a thread lives with
-                early.load(feed, state)
-        except BaseException:
-            feed.close()
-            raise
-        from accelctl.tui import run
+        return entry._show(feed, entry.Ask(mouse="mouse" in words))
 
-        return run.show(feed, state, mouse="mouse" in words)
+
+def strike(point: str, name: str) -> None:
+    """Send that signal to ourselves at that point of the start, once."""
+    from accelctl.tui import early, terminal
+
+    number, left = getattr(signal, name), [1]
+
+    def hit() -> None:
+        if left:
+            left.clear()
+            os.kill(os.getpid(), number)
+
+    def around(owner: Any, attribute: str, *, after: bool) -> None:
+        original = getattr(owner, attribute)
+
+        @functools.wraps(original)
+        def hooked(*arguments: Any, **more: Any) -> Any:
+            if not after:
+                hit()
+            found = original(*arguments, **more)
+            if after:
+                hit()
+            return found
+
+        setattr(owner, attribute, hooked)
+
+    def late() -> None:
+        """What is imported only after the early pictures."""
+        from accelctl.tui import run
+        from accelctl.tui.app import Top
+        from accelctl.tui.driver import Terminal
+
+        owner = {"show": run, "app": Top, "driver": Terminal, "start": Terminal, "mount": Top, "stop": Terminal}
+        attribute = {"app": "__init__", "driver": "__init__", "mount": "on_mount"}
+        names = {"start": "start_application_mode", "stop": "stop_application_mode", "show": "show", **attribute}
+        around(owner[what], names[what], after=when == "after")
+
+    when, _, what = point.partition("-")
+    if what == "quiet":
+        around(terminal.Held, "quiet", after=when == "after")
+    elif what == "picture":
+        around(early.Screen, "show", after=when == "after")
+    elif what == "load":
+        around(early, "load", after=when == "after")
+    else:
+        original = early.load
+
+        def load(*arguments: Any) -> None:
+            original(*arguments)
+            late()
+
+        early.load = load  # type: ignore[assignment]
 
 
 def stopping(name: str) -> None:

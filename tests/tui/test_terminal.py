@@ -21,6 +21,7 @@ from accelctl.render.layout import Span
 from accelctl.tui import early
 from accelctl.tui.lines import SGR
 from accelctl.tui.pane import style_of
+from accelctl.tui.terminal import Held
 from tests.helpers import ROOT, run_cli
 from tests.tui.ptykit import Screen
 
@@ -50,6 +51,7 @@ def up(screen: Screen, drawn: bytes = DRAWN) -> None:
 
 def given_back(screen: Screen, *, early: bool = False) -> None:
     assert switched_off(screen.sent) == []
+    assert early or len(re.findall(rb"\x1b\[>\d+u", screen.sent)) == screen.sent.count(b"\x1b[<u")  # the keyboard's
     assert screen.settings() == screen.before
     assert early or [code for code in RESTORED if code not in screen.sent] == []
 
@@ -260,12 +262,13 @@ def test_a_terminal_that_takes_no_output_gets_no_early_picture() -> None:
         os.set_blocking(write, False)
         while select.select((), (write,), (), 0)[1]:
             os.write(write, b"x" * 4096)
-        screen = early.Screen()
-        screen.output = write
+        held = Held()
+        held.output = write
+        screen = early.Screen(held)
         for _ in range(3):
             screen.show([[Span("a picture")]])
-        assert screen.stalled
-        screen.leave()
+        assert held.stalled
+        held.release()
         os.read(read, 1 << 20)
         assert not select.select((read,), (), (), 0)[0]
     finally:
@@ -287,7 +290,7 @@ def test_little_is_left_to_import_after_the_pieces() -> None:
 
 def test_styles_are_those_of_the_widget() -> None:
     line = [Span("text", name) for name in SGR]
-    screen = early.Screen()
+    screen = early.Screen(Held())
     screen._styles = True
     decoded = Text.from_ansi(screen._row(line))
     for number, name in enumerate(SGR):

@@ -19,7 +19,7 @@ from accelctl.model.snapshot import Gone, Snapshot
 from accelctl.telemetry.cost import Budget, Meter
 from accelctl.telemetry.quarantine import Quarantine
 from accelctl.telemetry.sampler import Plan, Sampler
-from accelctl.telemetry.source import Source
+from accelctl.telemetry.source import Plainly, Source
 from tests.helpers import environment
 from tests.telemetrykit import LIMIT_S, Calls, Fifo, Steady, counted, health, nothing_left, texts, until
 
@@ -88,7 +88,8 @@ def test_sources_are_told_again_only_when_they_change(running: list[Sampler]) ->
     seen = until(running[0], lambda one: one.devices[0].open_files == 4)
     names = {"devices/dev:0/open_files", "devices/dev:0/mapped_bytes"}
     assert [set(one.sources) for one in seen] == [names, set(), names, set()]
-    assert [set(one.absences) for one in seen] == [set(), set(), {"devices/dev:0/power_mw"}, set()]
+    gone = {f"devices/dev:0/{name}" for name in ("busy_ratio", "memory_total_bytes", "memory_used_bytes")}
+    assert [set(one.absences) for one in seen] == [gone, set(), {*gone, "devices/dev:0/power_mw"}, set()]
 
 
 def test_a_stale_list_of_devices_is_told(running: list[Sampler]) -> None:
@@ -207,6 +208,35 @@ def test_a_source_that_raises_is_absent_and_the_rest_goes_on(running: list[Sampl
     assert [health(one, "failing") for one in seen] == ["ok", "absent", "absent", "ok", "ok"]
     assert texts(seen) == ["failing fails: OSError: [Errno 5] Input/output error", "failing works again"]
     assert counted(seen) == [1, 2, 3, 4, 5]
+
+
+def test_what_works_for_the_first_time_does_not_work_again(running: list[Sampler]) -> None:
+    class Late(Steady):
+        name = "late"
+
+        def sample(self, draft: Draft, tick: Tick) -> None:
+            self.ticks += 1
+            if self.ticks in (1, 3):
+                raise Plainly("nobody is there")
+
+    running.append(sampler(Late(), Steady()))
+    seen = until(running[0], lambda one: one.devices[0].open_files == 4)
+    told = ["late fails: nobody is there", "late works", "late fails: nobody is there", "late works again"]
+    assert texts(seen) == told
+    away = [row for one in seen for row in one.health if row.state == "absent"]
+    assert [row.path for row in away] == ["nobody is there"] * 2
+    assert 0 < away[0].since_ns < away[1].since_ns
+
+
+def test_a_child_that_stands_still_is_told(running: list[Sampler]) -> None:
+    """Stopped from outside, between two ticks: there is no source to blame."""
+    running.append(Sampler(Plan([Steady()]), period_s=0.2, budget=0.0, silence_s=0.5))
+    until(running[0], lambda one: one.devices[0].open_files == 2)
+    (child,) = running[0].pids
+    os.kill(child, signal.SIGSTOP)
+    seen = until(running[0], lambda one: running[0].pids[0] != child and one.devices)
+    assert texts(seen)[-1].startswith("the sampler stood still for ")
+    assert texts(seen)[-1].endswith(" s: it is started anew")
 
 
 def test_a_source_that_computes_without_end_is_set_aside(running: list[Sampler]) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,12 @@ import pytest
 pytest.importorskip("grpc", reason="the service needs the extra umd: pip install 'accelctl[umd]'")
 
 from accelctl.memory.va import GoodFit
-from accelctl.model.snapshot import Gone, PoolLevel, ProcessLevel, Snapshot, SourceLevel, key
+from accelctl.model.snapshot import PoolLevel, Snapshot, SourceLevel, key
 from accelctl.smoke.ownservice import OwnService
-from accelctl.telemetry.merge import MergedFeed, merged
-from accelctl.telemetry.service import owner
-from accelctl.umd.client import Client, ClientSession, wait_until_ready
+from accelctl.telemetry.merge import merged
+from accelctl.telemetry.service import NoAnswer, ServiceSource, labels, owner
+from accelctl.umd.client import Client, ClientSession, ServiceError, wait_until_ready
 from accelctl.umd.telemetry import held_ranges, space_level
-from tests import snapkit
 from tests.feedkit import ProcessFeed
 from tests.umdkit import Client as Direct
 from tests.umdkit import HeldKernels, service_of
@@ -115,6 +113,9 @@ def test_the_client_is_a_process_by_its_own_word(feed: ProcessFeed, session: Cli
     assert (process.pid, process.uid) == (os.getpid(), os.geteuid())
     assert process.memory == (("sim:0", owner(session.id), 1 << 20),)
     assert process.name == Path("/proc/self/comm").read_text().strip()
+    whose = [*(row.process for row in found.pools), *(row.process for row in found.queues)]
+    whose += [row.process for row in found.spaces]
+    assert whose == [f"pid {os.getpid()} {process.name}"] * 3
 
 
 def test_queues_count_and_time_the_work(feed: ProcessFeed, session: ClientSession) -> None:
@@ -233,6 +234,16 @@ def test_a_service_that_is_stopped_is_absent_and_comes_back(tmp_path: Path) -> N
             feed.close()
 
 
+def test_a_service_of_another_user_is_not_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client says where a socket lets nobody else in: tests/unit/test_umd_client.py."""
+    refused = ServiceError("permission denied: /x/s", kind="permission", code="UNAVAILABLE")
+    monkeypatch.setattr(Client, "handshake", lambda self: (_ for _ in ()).throw(refused))
+    source = ServiceSource("unix:/x/s")
+    with pytest.raises(NoAnswer, match="permission denied: the service is another user's"):
+        source._ask()
+    source.close()
+
+
 def test_something_else_listens_there(tmp_path: Path) -> None:
     """It takes connections and never says a word of HTTP/2."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
@@ -267,6 +278,44 @@ class _serving:  # noqa: N801 - reads as a function
     def __exit__(self, *rest: object) -> None:
         self._child.terminate()
         self._child.wait(20)
+
+
+# -- two at once --
+
+
+def test_rows_of_two_services_are_told_apart(own: OwnService, session: ClientSession) -> None:
+    """Each counts its devices and its sessions from the same number."""
+    session.alloc_bytes(1 << 20)
+    with (
+        OwnService("sim:0", ("--memory", "32M")) as second,
+        Client(second.address, deadline_s=20) as client,
+        client.session() as other,
+    ):
+        other.alloc_bytes(2 << 20)
+        names = [owner(session.id), owner(other.id)]
+        found = []
+        for address, label in zip((own.address, second.address), ("a", "b"), strict=True):
+            feed = ProcessFeed(f"ServiceFeed({address!r}, label={label!r}, period_s=0.1, budget=0)")
+            try:
+                found.append(wait_for(feed, lambda one: bool(one.pools) and bool(pool_of(one).in_use_bytes)))
+            finally:
+                feed.close()
+    both = merged([Snapshot(taken_ns=1), *found])
+    assert [(one.id, one.memory_total_bytes) for one in both.devices] == [("sim:0@a", LIMIT), ("sim:0@b", LIMIT // 2)]
+    assert [(one.id, one.in_use_bytes) for one in both.pools] == [
+        (f"sim:0@a {names[0]}", 1 << 20), (f"sim:0@b {names[1]}", 2 << 20),
+    ]  # fmt: skip
+    assert [one.owner for one in both.pools] == names
+    assert [one.id for one in both.queues] == [one.id for one in both.spaces] == [one.id for one in both.pools]
+    (process,) = both.processes
+    assert process.memory == (("sim:0@a", names[0], 1 << 20), ("sim:0@b", names[1], 2 << 20))
+    assert {f"pools/{one.id}/in_use_bytes" for one in both.pools} <= both.sources.keys()
+
+
+def test_a_label_is_as_short_as_it_may_be() -> None:
+    assert labels(["unix:/a/s"]) == [""]
+    assert labels(["unix:/a/x.sock", "unix:/a/y.sock"]) == ["x.sock", "y.sock"]
+    assert labels(["unix:/a/s", "unix:/b/s", "127.0.0.1:7"]) == ["/a/s", "/b/s", "127.0.0.1:7"]
 
 
 # -- what the service says --
@@ -326,97 +375,6 @@ def test_time_in_the_queue_is_counted_by_what_is_in_flight() -> None:
         (idle,) = service.telemetry().sessions
         (rest,) = service.telemetry().sessions
         assert (idle.stalled_ns, rest.busy_ns) == (0, idle.busy_ns)
-
-
-# -- several feeds as one --
-
-
-class Listed:
-    """A feed of what is given."""
-
-    title, seekable = "test", False
-
-    def __init__(self, snapshots: list[Snapshot]) -> None:
-        self.left = list(reversed(snapshots))
-        self.closed = 0
-
-    def poll(self, timeout_s: float) -> Snapshot | None:
-        return self.left.pop() if self.left else None
-
-    def seek(self, seconds: float) -> Snapshot | None:
-        return None
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def test_merging_puts_rows_together_by_id() -> None:
-    live = snapkit.snapshot(devices=2, processes=2)
-    shared = live.processes[0]
-    other = Snapshot(
-        taken_ns=9,
-        devices=(
-            snapkit.snapshot(simulated=True, devices=0, processes=0).devices[0],
-            live.devices[1].__class__(id=live.devices[1].id, clients=3, name="ignored", memory_used_bytes=5),
-        ),
-        processes=(ProcessLevel(pid=shared.pid, started=shared.started, memory=(("sim:0", "session 1", 7),)),),
-        health=(SourceLevel(id="service x"),),
-    )
-    found = merged([live, other])
-    assert [one.id for one in found.devices] == [live.devices[0].id, live.devices[1].id, "sim:0"]
-    assert (found.devices[1].clients, found.devices[1].name) == (3, live.devices[1].name)
-    assert found.devices[1].memory_used_bytes == 5
-    assert found.processes[0].memory == (*shared.memory, ("sim:0", "session 1", 7))
-    assert found.processes[0].name == shared.name
-    assert found.taken_ns == live.taken_ns
-    assert found.health == (*live.health, *other.health)
-
-
-def test_a_merged_feed_has_the_latest_of_each_and_every_event_once() -> None:
-    first = Listed([snapkit.snapshot(tick=tick) for tick in (4, 5, 6)])
-    second = Listed([snapkit.snapshot(tick=tick, devices=0, processes=0, simulated=True) for tick in (3, 4, 5)])
-    feed = MergedFeed([first, second])
-    found = [one for _ in range(3) if (one := feed.poll(0)) is not None]
-    assert [one.taken_ns for one in found] == [snapkit.snapshot(tick=tick).taken_ns for tick in (4, 5, 6)]
-    assert [one.pools[-1].misses for one in found] == [16 + 5] * 3
-    assert [len(one.events) for one in found] == [0, 1, 0]
-    feed.close()
-    assert (first.closed, second.closed) == (1, 1)
-
-
-def test_a_part_that_has_gone_silent_is_left_out() -> None:
-    ticks = [snapkit.snapshot(tick=tick) for tick in range(10)]
-    feed = MergedFeed([Listed(ticks), Listed([snapkit.snapshot(devices=0, processes=0, simulated=True)])])
-    found = [one for _ in range(10) if (one := feed.poll(0)) is not None]
-    assert ["sim:0" in {device.id for device in one.devices} for one in found] == [True] * 6 + [False] * 4
-
-
-def test_sources_of_the_slower_part_are_told_once() -> None:
-    ticks = [snapkit.snapshot(tick=tick) for tick in range(3)]
-    slow = snapkit.snapshot(devices=0, processes=0, simulated=True)
-    feed = MergedFeed([Listed(ticks), Listed([slow])])
-    found = [one for _ in range(3) if (one := feed.poll(0)) is not None]
-    assert set(found[0].sources) == set(ticks[0].sources) | set(slow.sources)
-    assert [one.sources for one in found[1:]] == [{}, {}]
-
-
-def test_a_change_in_one_part_tells_the_sources_of_all() -> None:
-    """Whoever reads takes what comes for all there is."""
-    quiet = Snapshot(taken_ns=1, monotonic_ns=1)
-    live = replace(
-        quiet, sources={"devices/gpu/power_state": "sys/x"}, absences={"devices/gpu/power_mw": Gone("asleep")}
-    )
-    service = replace(quiet, sources={"devices/sim:0/clients": "service"})
-    fewer = replace(quiet, sources={"devices/gpu/clients": "proc"})
-    late = Listed([])
-    feed = MergedFeed([Listed([live, quiet, quiet, fewer]), late])
-    told = [feed.poll(0)]
-    late.left = [service]
-    told += [feed.poll(0) for _ in range(3)]
-    both = {**live.sources, **service.sources}
-    assert [one and (one.sources, one.absences) for one in told] == [
-        (live.sources, live.absences), (both, live.absences), ({}, {}), ({**fewer.sources, **service.sources}, {}),
-    ]  # fmt: skip
 
 
 def test_many_sessions_share_one_sample() -> None:

@@ -4,8 +4,11 @@ amdgpu_pm.c; rows of chip.toml). Temperature, power, fan and shader clock are hw
 VRAM of a device is what TTM counts, that of KFD and of the kernel itself included; on an APU it is the part that
 firmware set aside. GTT is host memory that the device may reach: a pool of its own, never part of the device's memory.
 
-What a process holds through KFD (ROCm) is not in fdinfo; KFD counts it itself, in sys/class/kfd/kfd/proc/PID/vram_GPUID
-(6.12 amdkfd/kfd_process.c, kfd_procfs_show: bytes, from memory), readable by everyone. It is a pool of that process.
+What a process holds through KFD (ROCm) KFD counts itself, in sys/class/kfd/kfd/proc/PID/vram_GPUID (6.12
+amdkfd/kfd_process.c, kfd_procfs_show: bytes, from memory), readable by everyone. It is a pool of that process, and its
+memory. Whether fdinfo has it as well, no document says: KFD maps it into the address space of the render file that the
+process gave it (kfd_process_device_init_vm), and what fdinfo adds up there differs between kernels. The two are never
+added: of a process the larger one counts.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ class AmdGauge(TableGauge):
                     PoolLevel(id=identity, device=self.device.id, owner=f"pid {pid}", in_use_bytes=reading.value)
                 )
                 draft.sources[key("pools", identity, "in_use_bytes")] = path
+                draft.holds(self.device.id, int(pid), reading.value, path)
 
     def _video(self, draft: Draft) -> None:
         for path in files(self.device, VIDEO):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from accelctl.model.snapshot import DeviceLevel, key
+from accelctl.model.snapshot import DeviceLevel, ProcessLevel, key
 from accelctl.render import units
 from accelctl.render.layout import Line, Span
 from accelctl.tui.charts import bar, chart, histogram, level
 from accelctl.tui.lines import beside, fit
-from accelctl.tui.moment import Moment, filled, percent
+from accelctl.tui.moment import Moment, filled, percent, row_id
 from accelctl.tui.table import Column
 from accelctl.tui.views.events import clock
 from accelctl.tui.views.view import View, side_by_side
@@ -108,7 +108,8 @@ def below(moment: Moment, row: Row, width: int, height: int) -> list[list[Span]]
         return [*lines, fit((Span(words),), width)]
     missing = _missing(moment, row)
     account = [Span(f"{missing}; ", "warn")] if missing else []
-    lines.append(fit((*account, Span(_holdings(row, said=bool(missing)), "dim")), width))
+    said = "not attributed" in missing
+    lines.append(fit((*account, Span(_holdings(row, said=said), "dim")), width))
     total = row.memory_total_bytes
     drawers = [
         partial(_history, moment, row, "busy_ratio", "Busy", percent, 1.0),
@@ -149,11 +150,21 @@ def _lists(moment: Moment, row: Row, width: int, height: int) -> list[list[Span]
 
 def _missing(moment: Moment, row: Row) -> str:
     """What is not in the sums, and why."""
-    if not moment.snapshot.hidden_processes:
-        return ""
-    from accelctl.telemetry.clientrows import missing  # brings the sampler's half of telemetry along
+    parts = []
+    if moment.snapshot.hidden_processes:
+        from accelctl.telemetry.clientrows import missing  # brings the sampler's half of telemetry along
 
-    return missing(moment.snapshot, row.id)
+        parts.append(missing(moment.snapshot, row.id))
+    silent = sum(1 for one in moment.snapshot.processes if _silent(moment, row, one))
+    if silent:
+        parts.append(f"memory of {units.counted(silent, 'process', 'processes')} not known")
+    return "; ".join(parts)
+
+
+def _silent(moment: Moment, row: Row, process: ProcessLevel) -> bool:
+    """Whether it holds something of the device, and nobody tells how much."""
+    told = any(device == row.id for device, _, _ in process.memory)
+    return row.id in process.devices and not told and key("processes", row_id(process), "memory") in moment.absences
 
 
 def _holdings(row: Row, said: bool) -> str:
@@ -173,7 +184,7 @@ def _engines(moment: Moment, row: Row, size: tuple[int, int]) -> list[list[Span]
     """Each by itself: their sum means nothing."""
     width, height = size
     found = [
-        (engine.id.removeprefix(row.id).strip(), engine.busy_ratio or 0.0, _ratio(moment, engine.busy_ratio))
+        (engine.id.removeprefix(row.id).strip(" /"), engine.busy_ratio or 0.0, _ratio(moment, engine.busy_ratio))
         for engine in moment.snapshot.engines
         if engine.device == row.id
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accelctl.model.reading import ABSENCES
 from accelctl.model.snapshot import ProcessLevel, key
 from accelctl.render import units
 from accelctl.render.layout import Line, Span
@@ -41,8 +42,18 @@ def _growth(moment: Moment, row: Row) -> float | None:
     return moment.past.growth(key("processes", row_id(row), "memory"))
 
 
+def known(moment: Moment, row: Row) -> int | None:
+    """The same; None where nothing is told, which is not 0."""
+    return None if not row.memory and key("processes", row_id(row), "memory") in moment.absences else total(row)
+
+
+def _memory(moment: Moment, row: Row, width: int) -> Line:
+    held = known(moment, row)
+    return (moment.gone("processes", row, "memory") if held is None else Span(units.size(held)),)
+
+
 def _growing(moment: Moment, row: Row, width: int) -> Line:
-    growth = _growth(moment, row)
+    growth = None if known(moment, row) is None else _growth(moment, row)
     if growth is None:
         return (Span(moment.dash, "dim"),)
     if growth > 0 and moment.past.leaks(row_id(row)):
@@ -68,7 +79,7 @@ COLUMNS = (
     ),
     Column("STATE", 8, _state, lambda m, r: r.state == STUCK, right=False),
     Column("DEVICE", 15, _devices, lambda m, r: r.devices, high=17, right=False, drop=1, falling=False),
-    Column("MEMORY", 8, lambda m, r, w: (Span(units.size(total(r))),), lambda m, r: total(r)),
+    Column("MEMORY", 8, _memory, known),
     Column("GROWTH", 21, _growing, _growth, high=24),
     Column("ENGINE", 12, _engines, lambda m, r: _busiest(r), high=18),
     Column("FILES", 5, lambda m, r, w: (Span(str(_sum(r.files))),), lambda m, r: _sum(r.files), drop=4),
@@ -97,11 +108,19 @@ def below(moment: Moment, row: Row, width: int, height: int) -> list[list[Span]]
         title.append(Span(words, "warn"))
     if row.shared_with:
         title.append(Span(f"  shares files with {_others(row, 0)}: their memory is the same memory", "dim"))
+    if (words := unknown(moment, row)) != "":
+        title.append(Span(f"  memory not known: {words}", "warn"))
     half = (width - 3) // 2
-    values = moment.past.values(key("processes", row_id(row), "memory"))
+    values = moment.past.values(key("processes", row_id(row), "memory")) if known(moment, row) is not None else []
     size = (half, tallest(height - 1))
     drawn = chart("Memory", values, size, moment.signs, units.size, span_s=moment.past.span_s())
     return [fit(title, width), *beside([drawn, _holdings(moment, row, half, height - 1)], [half, half])]
+
+
+def unknown(moment: Moment, row: Row) -> str:
+    """Why memory of it, or a part of it, is not known; "" where all is."""
+    why = moment.absences.get(key("processes", row_id(row), "memory"))
+    return "" if why is None else why.detail or ABSENCES.get(why.kind, why.kind)
 
 
 def _holdings(moment: Moment, row: Row, width: int, height: int) -> list[list[Span]]:
