@@ -1,7 +1,7 @@
 """`accelctl smoke`: does this device compute the right thing, through the whole path that a framework uses?"""
 
 import sys
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -80,8 +80,7 @@ def smoke(
         render.show_devices(found, problems, as_json=as_json)
         return 0
     if semantics or align or intent:
-        other = _Other(tuple(device or ()), semantics, tuple(intent or ()), align, seed)
-        return _instead(other, as_json=as_json, junit=junit)
+        return _instead(locals())
     from accelctl.smoke import run
 
     wanted = run.Request(
@@ -122,22 +121,13 @@ def _carried_out(wanted: Any, *, as_json: bool, junit: str) -> int:
     return report.exit_code
 
 
-class _Other(NamedTuple):
-    """What is asked for instead of ops."""
-
-    device: tuple[str, ...]
-    semantics: bool
-    intents: tuple[str, ...]
-    align: str
-    seed: int
-
-
-def _instead(wanted: _Other, *, as_json: bool, junit: str) -> int:
+def _instead(given: dict[str, Any]) -> int:
     from accelctl.render import semantics as render
     from accelctl.render.progress import progress
     from accelctl.smoke import beside
 
-    device = beside.device_for(wanted.device, semantics=wanted.semantics, intents=wanted.intents, align=wanted.align)
+    wanted, as_json, junit = beside.wanted(given), bool(given["as_json"]), str(given["junit"])
+    device = beside.device_for(wanted)
     with progress(enabled=sys.stderr.isatty() and not as_json, junit=junit) as tick:
         if wanted.align:
             pair = beside.align(device, wanted.align, tick, wanted.seed)

@@ -28,7 +28,7 @@ from accelctl.smoke.cases import Trial
 from accelctl.smoke.compare import Result, compare
 from accelctl.smoke.numbers import NUMPY, Array, name_of, wide
 from accelctl.smoke.samples import SAMPLES, Sample, Step
-from accelctl.smoke.semantics import environment, opened
+from accelctl.smoke.semantics import environment, opened, prepare
 from accelctl.smoke.tolerance import Rule
 
 WAIT_S, DEADLINE_S = 60.0, 180.0
@@ -65,6 +65,8 @@ class _Runner:
         self.rows: list[AlignRow] = []
         self.simulated = False
         self.hang = ""
+        self._told: dict[str, int] = {}
+        """Failure -> the op that had it first."""
 
     def samples(self, at: int) -> int:
         """What one process comes to, from one sample on; the sample that is next. An AccelError where not even the
@@ -104,7 +106,12 @@ class _Runner:
         return Seen(_row(number, index, f"no answer after {DEADLINE_S:g} s"), HUNG) if said is None else _heard(said)
 
     def _note(self, seen: Seen) -> None:
-        self.rows.append(seen.row)
+        """A row. A long reason that several ops have is told in full at the first of them."""
+        row = seen.row._replace(detail=" ".join(seen.row.detail.split()))
+        if row.result == FAIL and not row.tolerance:
+            first = self._told.setdefault(row.detail, row.number)
+            row = row if first == row.number else row._replace(detail=f"as op {first}")
+        self.rows.append(row)
         if seen.over == HUNG:
             self.hang = self.hang or seen.row.name
 
@@ -153,10 +160,12 @@ class Lab:
     def __init__(self, name: str) -> None:
         found = compute.named(name)
         self.name, self.simulated = name, found.device.target.simulated
+        self._found = found
         self._runtime = Runtime(found.chip, (found.device.target,), environment(found.chip.manifest.name))
 
     def open(self) -> Lab:
-        """Before anything is computed."""
+        """Before anything is computed. What no kernel can be built for is told here, and not once for each op."""
+        prepare(self._found)
         self._runtime.init()
         self._runtime.set_device(0)
         return self

@@ -87,7 +87,7 @@ def carry_out(request: Request, tick: Tick = lambda name, number, count: None) -
         try:
             run, hello, found = _begun(request, held, tick)
         except ServiceError as error:
-            if error.code != "UNAVAILABLE":
+            if error.code != "UNAVAILABLE" or error.kind == "permission":
                 raise
             kind = NoDeviceError if request.target else DeviceUnusable
             raise kind(error.message, error.hint) from error
@@ -197,8 +197,10 @@ class Run:
             self.ended = int(error.code or 0)
 
     def unclean(self, error: AccelError) -> None:
-        """The end went wrong: where the service is gone, that follows from it."""
-        if not self.gone:
+        """The end went wrong: where the service is gone, that says why it is."""
+        if self.gone:
+            self.gone = f"{self.gone}; {error.message}"
+        else:
             self.rows.append(CaseRow("service/end", "service", "", FAIL, error.message))
 
     def _look(self, error: ServiceError) -> None:

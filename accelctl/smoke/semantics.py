@@ -183,9 +183,17 @@ def together(found: Found) -> tuple[Target, ...]:
     return mine.target, *[one.target for one in others if one.accelerator and mine.accelerator][:1]
 
 
+def prepare(found: Found) -> None:
+    """Build a chip's kernels, where it has to: what cannot be built is told once, not by whatever needs it first."""
+    build = getattr(found.chip.ops, "prepare", None)
+    if build is not None:
+        build(found.device.target)
+
+
 def place(device: str, leave: Callable[[], str] | None = None) -> Place:
-    """Where assertions run on a device. NoDeviceError."""
+    """Where assertions run on a device, its kernels built. NoDeviceError, DeviceUnusable."""
     found = compute.named(device)
+    prepare(found)
     own = getattr(found.chip.ops, "group", None) is not None
     ranks = RANKS_OF_PROCESSES if own else RANKS
     return Place(found.chip, together(found), environment(found.chip.manifest.name), leave, ranks=ranks, kept=[])

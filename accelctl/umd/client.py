@@ -11,6 +11,7 @@ the caller opens a new one.
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,9 +25,10 @@ from accelctl import __version__
 from accelctl.abi.opset import OPS, Value, text_of
 from accelctl.abi.tensors import DTYPES, DType
 from accelctl.abi.version import ABI, accepts
-from accelctl.errors import KINDS, AbiError, AccelError
+from accelctl.errors import KINDS, AbiError, AccelError, UsageError
+from accelctl.model.configtext import near
 from accelctl.umd.channel.tunnel import Tunnel
-from accelctl.umd.connect import connect
+from accelctl.umd.connect import connect, forbidden
 from accelctl.umd.places import Places, all_placed, extent
 from accelctl.umd.proto import umd_pb2 as pb
 from accelctl.umd.proto.umd_pb2_grpc import InstructionTranslatorStub
@@ -138,6 +140,9 @@ class Client:
         if told.code:
             return refusal(told, code)
         said = " ".join(str(error.details() or "").split())
+        if code == "UNAVAILABLE" and (path := forbidden(self.address)):
+            message = f"permission denied: {path} is the socket of a service of another user"
+            return ServiceError(message, f"ls -l {shlex.quote(path)}", kind="permission", code=code)
         if code == "UNAVAILABLE":
             message = f"no service answers at {self.address} ({said})"
             return ServiceError(message, "accelctl serve --device ...", kind="communication", code=code)
@@ -250,7 +255,9 @@ class ClientSession:
     # -- memory --
 
     def alloc(self, shape: Sequence[int], dtype: str) -> pb.TensorDesc:
-        """Memory for a dense tensor."""
+        """Memory for a dense tensor. UsageError for an element type that there is not."""
+        if dtype not in DTYPES:
+            raise UsageError(f"there is no element type {dtype!r}; there are: {', '.join(DTYPES)}")
         described = desc(shape, DTYPES[dtype])
         return self._alloc(described)
 
@@ -393,7 +400,9 @@ class ClientSession:
         submit: bool = False,
         request_id: int = 0,
     ) -> pb.OpRequest:
-        """An op as a message. None: an optional operand that is left out."""
+        """An op as a message. None: an optional operand that is left out. UsageError for an op that there is not."""
+        if op not in OPS:
+            raise UsageError(f"there is no op {op!r}{near(op, OPS)}", "accelctl smoke --list-cases")
         return pb.OpRequest(
             session_id=self.id,
             request_id=request_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import unquote
 
 import grpc
 
@@ -26,3 +27,18 @@ def connect(address: str) -> grpc.Channel:
     """A channel. Those of one process to one service share a connection; a forked process must not find its parent's
     among them, whose socket gRPC refuses to use there."""
     return grpc.insecure_channel(address, options=OPTIONS if os.getpid() == _FIRST else (*OPTIONS, *_APART))
+
+
+def forbidden(address: str) -> str:
+    """The path of a Unix socket that this process may not connect to; empty: it may, or that is not what is wrong.
+    gRPC has no status for it: it says UNAVAILABLE, as where nobody listens."""
+    if not address.startswith("unix:"):
+        return ""
+    path = unquote(address.removeprefix("unix:"))
+    try:
+        os.stat(path)
+    except PermissionError:  # a folder on the way
+        return path
+    except (OSError, ValueError):
+        return ""
+    return "" if os.access(path, os.W_OK, effective_ids=True) else path

@@ -19,6 +19,7 @@ from accelctl.abi.compute import Found
 from accelctl.errors import UsageError
 from accelctl.hal.claim import Claim
 from accelctl.hal.lockfile import distrusted
+from accelctl.memory import in_bytes
 from accelctl.model import quantity
 from accelctl.model.profile import Profile, for_device
 from accelctl.umd import listen, metrics
@@ -66,6 +67,7 @@ class Request:
 
 
 MOST_GRACE_S = 3600.0
+PAGE = 4096
 
 
 class Ready:
@@ -93,6 +95,9 @@ def run(request: Request, ready: Callable[[Ready], None]) -> None:
         door = _door(address, held)
         chip, limits, special = _profiled(request, found, options)
         limits = limits._replace(keepalive_s=request.keepalive_s, memory_bytes=memory_bytes or limits.memory_bytes)
+        _holds_something(
+            limits.memory_bytes, chip, f"--memory {request.memory}" if memory_bytes else "memory.limit of a profile"
+        )
         observer = _traced(request.trace, counted, held) if request.trace else counted
         chip.dispatch = dispatching(replace(request, kernels_off=request.kernels_off + special), found)
         service = Service(chip, limits=limits, observer=observer, door=door)
@@ -150,6 +155,18 @@ def _memory(text: str) -> int:
     if text and not size:
         raise UsageError(f"--memory {text}: that is none; without the option, all of the device")
     return size
+
+
+def _holds_something(limit: int, chip: Chip, where: str) -> None:
+    """Memory is given out in whole pages of the device: with less than one, every tensor would be refused. AccelError
+    where the device cannot be opened."""
+    if not limit:
+        return
+    session, lifecycle = chip.open()
+    session.close()
+    least = lifecycle.sizes.granule or PAGE
+    if limit < least:
+        raise UsageError(f"{where}: no tensor fits into that, a page of this device is {in_bytes(least)}")
 
 
 def _traced(path: str, counted: Observer, held: ExitStack) -> Observer:

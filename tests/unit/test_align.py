@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from accelctl.abi import compute
 from accelctl.abi.opset import OPS
-from accelctl.errors import AccelError, UsageError
+from accelctl.errors import AccelError, DeviceUnusable, UsageError
 from accelctl.model.alignreport import AlignReport
 from accelctl.render import semantics as render
 from accelctl.render.term import Term
@@ -150,6 +151,23 @@ def test_a_process_that_cannot_start_again_keeps_what_was_found(monkeypatch: Any
     assert [row.result for row in report.rows] == ["pass", "fail", "fail"]
     assert report.rows[-1].number == FIRST_OF[1]
     assert "it fell off the bus" in report.rows[-1].detail
+
+
+def test_a_device_whose_kernels_cannot_be_built_is_no_list_of_failures(monkeypatch: Any) -> None:
+    def fails(target: Any) -> None:
+        raise DeviceUnusable("sim:0: its kernels cannot be built: error: unknown target CPU")
+
+    ops = compute.named("sim:0").chip.ops
+    monkeypatch.setattr(type(ops), "prepare", lambda self, target: fails(target), raising=False)
+    with pytest.raises(DeviceUnusable, match="cannot be built"):
+        align.Lab("sim:0").open()
+
+
+def test_a_reason_that_many_ops_have_is_told_once_and_on_one_line() -> None:
+    runner = align._Runner("a:0", "b:0", 0, lambda name, number, count: None)
+    for number in range(3):
+        runner._note(align.Seen(align._row(0, number, "relu:\n\n  it broke\n")))
+    assert [row.detail for row in runner.rows] == ["relu: it broke", "as op 0", "as op 0"]
 
 
 def test_wrong_devices() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from accelctl.abi import registry
+from accelctl.abi import compute, registry
 from accelctl.abi.lifecycle import Block
 from accelctl.accept.bench import bandwidth, ops, run
 from accelctl.accept.bench.compare import compare
-from accelctl.accept.bench.run import Chosen, Run
+from accelctl.accept.bench.run import Chosen, Run, _computing
 from accelctl.accept.bench.subject import MOST_BYTES, SHARES, Subject
-from accelctl.errors import NoDeviceError, UsageError
+from accelctl.errors import DeviceUnusable, NoDeviceError, UsageError
 from accelctl.hal.devfile import open_files
 from accelctl.hal.root import open_root
 from accelctl.model.benchreport import PARTS, SECONDS, SLOWER, BenchReport
@@ -58,6 +58,23 @@ def test_every_figure_has_its_spread_and_its_floor() -> None:
         assert one.floor_name
     ceilings = {one.ceiling.name for one in report.figures if one.part == "bandwidth" and one.ceiling}
     assert ceilings == {"a plain copy in this machine's memory"}
+
+
+def test_a_service_that_does_not_start_is_tried_once_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    def fails(device: str) -> None:
+        started.append(device)
+        raise DeviceUnusable("the service did not start: why")
+
+    monkeypatch.setattr("accelctl.smoke.ownservice.OwnService", fails)
+    found = compute.named("sim:0")
+    run = Run(ROOT, _computing(found), ("roundtrip", "batch", "ops"), 0.3, "")
+    report = run.everything(lambda name, number, count: None)
+    assert started == ["sim:0"]
+    assert [(one.what, one.why) for one in report.skipped] == [
+        ("roundtrip, batch, ops", "the service did not start: why")
+    ]
 
 
 def test_a_stage_that_is_refused_leaves_the_rest() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from accelctl.accept.bench import store
-from accelctl.accept.bringup import run
+from accelctl.accept.bringup import needs, run
 from accelctl.accept.bringup.boxed import boxed
 from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, PASS, SKIP, Came, Job, Order, Say, passed
 from accelctl.accept.bringup.table import STEPS, planned
@@ -264,6 +264,9 @@ ERRORS: list[tuple[BaseException, str, list[str], bool]] = [
     (NoDeviceError("gone"), INCONCLUSIVE, [], False),
     (PermissionDenied("denied"), INCONCLUSIVE, [], False),
     (UsageError("wrong file"), INCONCLUSIVE, [], False),
+    (AccelError("told by a process of ours", kind="no_device"), INCONCLUSIVE, [], False),
+    (AccelError("told by a process of ours", kind="permission"), INCONCLUSIVE, [], False),
+    (ModuleNotFoundError("the Python package x is not installed", name="x"), INCONCLUSIVE, [], False),
     (ZeroDivisionError("a mistake of ours"), INCONCLUSIVE, [], False),
     (DeviceUnusable("lost"), FAIL, ["STEP-FAILED"], False),
     (AccelError("broken", kind="internal"), FAIL, ["STEP-FAILED"], False),
@@ -322,3 +325,24 @@ def test_what_nothing_can_be_compared_with_is_refused(tmp_path: Path) -> None:
 def test_mistakes_are_told_before_anything_runs(order: Order, word: str) -> None:
     with pytest.raises(UsageError, match=word):
         run.check(order)
+
+
+def _without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "find_spec", lambda name: None if name == "numpy" else object())
+
+
+def test_a_missing_package_is_told_before_any_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It says nothing about a device."""
+    _without_numpy(monkeypatch)
+    use(monkeypatch, step("ops", lambda job: passed("ran")))
+    with pytest.raises(NoDeviceError, match="numpy is not installed") as caught:
+        carried_out(str(tmp_path / "state"))
+    assert caught.value.hint == "pip install 'accelctl[umd]'"
+    assert not (tmp_path / "state" / "state.json").exists()
+
+
+def test_a_device_that_does_not_compute_needs_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _without_numpy(monkeypatch)
+    use(monkeypatch, step("lifecycles", lambda job: passed("ran")), found=(REAL,))
+    report = carried_out(str(tmp_path / "state"))
+    assert [one.result for one in report.steps] == [PASS]

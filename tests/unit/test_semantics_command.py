@@ -51,6 +51,12 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("--semantics", "--device", "sim:0", "--intent", "rubbish"), 2, "no intent 'rubbish'"),
         (("--intent", "malloc", "--device", "sim:0"), 2, "--intent belongs to --semantics"),
         (("--align", "sim:0", "--device", "sim:0"), 2, "agrees with itself"),
+        (("--semantics", "--op", "relu"), 2, "--op does not go with --semantics"),
+        (("--semantics", "--target", "unix:/x"), 2, "--target does not go with --semantics"),
+        (("--semantics", "--no-model"), 2, "--no-model does not go with --semantics"),
+        (("--semantics", "--seed", "3"), 2, "--seed does not go with --semantics"),
+        (("--semantics", "--list-cases"), 2, "--list-cases does not go with --semantics"),
+        (("--align", "sim:0", "--trace", "x"), 2, "--trace does not go with --align"),
         (("--align", "vgem:0", "--device", "sim:0"), 3, "chip vgem has no kernels"),
     ],
 )
@@ -77,4 +83,4 @@ def test_the_first_accelerator_is_taken(monkeypatch: Any) -> None:
     one = compute.named("sim:0").device
     real = one._replace(target=one.target._replace(id="x:0", chip="x", made_up=False), accelerator=True)
     monkeypatch.setattr(compute, "everything", lambda: ([compute.Found(real, "x")], []))
-    assert beside.device_for((), semantics=True, intents=(), align="") == "x:0"
+    assert beside.device_for(beside.Wanted(semantics=True)) == "x:0"

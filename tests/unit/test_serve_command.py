@@ -171,6 +171,12 @@ def test_what_a_killed_one_left_is_no_hindrance(tmp_path: Path) -> None:
         (("--device", "sim:0", "--grace", "-1"), 2, "--grace -1: 0 to 3600 seconds"),
         (("--device", "sim:0", "--memory", "0"), 2, "--memory 0"),
         (("--device", "sim:0", "--memory", "0.1"), 2, "--memory 0.1"),
+        (
+            ("--device", "sim:0", "--memory", "1"),
+            2,
+            "--memory 1: no tensor fits into that, a page of this device is 4 KiB",
+        ),
+        (("--device", "sim:0", "--memory", "4095"), 2, "--memory 4095: no tensor fits"),
         (("--device", "sim:0", "--listen", "unix:/nonexistent/s"), 2, "/nonexistent: there is no such folder"),
     ],
 )

@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("grpc", reason="the service needs the extra umd: pip install 'accelctl[umd]'")
 
 from accelctl.errors import AccelError
-from accelctl.smoke.ownservice import OwnService
+from accelctl.hal import ownpython
+from accelctl.smoke.ownservice import LONGEST, OwnService, Said, last_words
 from accelctl.smoke.run import Request, carry_out
 from tests.helpers import ROOT, environment, run_cli
 
@@ -137,6 +138,7 @@ def test_a_service_that_dies_takes_no_report_along(tmp_path: Path, folder: Path,
         (("--target", "unix:/nonexistent/s"), 3, "no service answers"),
         (("--target", "/nonexistent/s"), 3, "no service answers at unix:/nonexistent/s"),
         (("--seed", "-1"), 2, "--seed -1"),
+        (("--device", "sim:0", "--trace", "/nonexistent/t"), 2, "/nonexistent/t: cannot be written (no such file"),
         (("--device", "sim:9", "--junit", "/nonexistent/x.xml"), 2, "/nonexistent/x.xml: cannot be written"),
     ],
 )
@@ -175,6 +177,80 @@ def test_an_own_service_that_dies_at_once_is_no_wrong_result(monkeypatch: pytest
     with pytest.raises(AccelError, match="no service answers") as caught:
         carry_out(Request(device=("sim:0",), cases="relu/fp32/ops-08-6"))
     assert caught.value.exit_code == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", Said()),
+        ("accelctl: warning: x\naccelctl serve: it is broken\n  try: mend it\n", Said("it is broken", "mend it")),
+        ("accelctl serve: it is broken\nabort\n", Said("it is broken")),
+        ("a\nb\nLLVM ERROR: no such\n  target\nabort\n", Said("LLVM ERROR: no such target abort")),
+    ],
+)
+def test_the_last_words_of_a_service(text: str, said: Said) -> None:
+    assert last_words(text) == said
+
+
+def test_a_long_log_is_one_short_line_with_both_ends() -> None:
+    why = last_words("accelctl serve: begin " + "x " * 1000 + "end\n").why
+    assert len(why) <= LONGEST
+    assert why.startswith("begin x x")
+    assert why.endswith("x end")
+
+
+def stands_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Another program in the place of a service of our own."""
+    monkeypatch.setattr(ownpython, "command", lambda module, words: [sys.executable, "-c", code])
+
+
+DIES = [
+    ("sys.exit('accelctl serve: opencl:0: its kernels cannot be built: bad CPU')", 1, 7, "built: bad CPU"),
+    (
+        "print('accelctl serve: /x: no space\\n  try: df', file=sys.stderr); sys.exit(7)",
+        7,
+        7,
+        "not start: /x: no space",
+    ),
+    ("print('accelctl serve: not yours', file=sys.stderr); sys.exit(5)", 5, 5, "not yours"),
+    ("print('accelctl serve: gone', file=sys.stderr); sys.exit(3)", 3, 3, "gone"),
+    ("sys.exit(4)", 4, 4, "ended with status 4"),
+    ("print('LLVM ERROR: x', file=sys.stderr, flush=True); os.abort()", -6, 7, "LLVM ERROR: x"),
+    ("os.abort()", -6, 7, "was killed by SIGABRT"),
+]
+
+
+@pytest.mark.parametrize(("code", "status", "becomes", "says"), DIES)
+def test_what_a_service_that_does_not_start_says_reaches_the_user(
+    code: str, status: int, becomes: int, says: str, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    stands_in(monkeypatch, f"import os, sys\n{code}")
+    with pytest.raises(AccelError) as caught:
+        carry_out(Request(device=("sim:0",), cases="relu/fp32/ops-08-6"))
+    assert caught.value.message.startswith("the service did not start: ")
+    assert says in caught.value.message
+    assert caught.value.exit_code == becomes
+    assert left(folder) == []
+
+
+def test_how_a_service_died_stands_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def died(self: OwnService) -> None:
+        self._child.send_signal(signal.SIGSEGV)
+        self._child.wait()
+        os.write(self._log.fileno(), b"LLVM ERROR: out of registers\n")
+        close(self)
+
+    close = OwnService.close
+    monkeypatch.setattr(OwnService, "close", died)
+    report = carry_out(Request(device=("sim:0",), cases="relu/fp32/ops-08-6"))
+    assert report.rows[1].detail == "the service was killed by SIGSEGV: LLVM ERROR: out of registers"
+
+
+def test_another_device_than_the_service_has_is_refused() -> None:
+    with OwnService("sim:0") as service:
+        done = run_cli("smoke", "--device", "opencl:0", "--target", service.address)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "has sim:0, not opencl:0" in done.stderr
 
 
 def test_the_bar_begins_with_the_run_and_not_before_it_is_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +15,13 @@ import grpc
 import pytest
 
 from accelctl.abi import compute
-from accelctl.errors import KINDS
+from accelctl.errors import KINDS, UsageError
 from accelctl.umd.channel.door import Door
 from accelctl.umd.chip import Chip
 from accelctl.umd.client import Client, ServiceError, SessionGone, desc, wait_until_ready
 from accelctl.umd.server import serve
 from accelctl.umd.service import Service
+from tests.helpers import ROOT
 
 
 @contextmanager
@@ -132,6 +135,75 @@ def test_no_service_is_one_line_and_not_a_hang(tmp_path: Path) -> None:
         client.handshake()
     assert caught.value.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
     assert "\n" not in caught.value.message
+
+
+NOBODY = """
+import os, sys
+from accelctl.umd.client import Client
+if not os.getuid():
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    Client(sys.argv[1], deadline_s=10).handshake()
+except Exception as error:
+    print(error.kind, int(error.exit_code), error.message, error.hint, sep="\\n")
+"""
+
+
+def test_a_socket_of_another_user_is_a_right_that_is_missing(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/s"
+    with serving(address):
+        os.chmod(f"{tmp_path}/s", 0)
+        done = subprocess.run(
+            [sys.executable, "-c", NOBODY, address], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+        )
+    assert done.stdout.splitlines() == [
+        "permission", "5", f"permission denied: {tmp_path}/s is the socket of a service of another user",
+        f"ls -l {tmp_path}/s",
+    ]  # fmt: skip
+
+
+GOAWAY = """
+import socket, sys, threading
+from accelctl.umd.client import Client
+
+def goes_away(listener):
+    while True:
+        there, _ = listener.accept()
+        there.recv(4096)
+        there.sendall(bytes.fromhex("000000040000000000" "000008070000000000" "0000000000000002"))
+
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    listener.listen()
+    threading.Thread(target=goes_away, args=(listener,), daemon=True).start()
+    try:
+        Client(f"unix:{sys.argv[1]}", deadline_s=1).handshake()
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(("wish", "logs"), [({}, False), ({"GRPC_VERBOSITY": "info"}, True)])
+def test_grpc_writes_to_no_terminal_unless_it_is_told_to(wish: dict[str, str], logs: bool, tmp_path: Path) -> None:
+    """A connection that the other side ends (SETTINGS, GOAWAY with an error) is worth a line at level INFO to it."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", GOAWAY, f"{tmp_path}/s"],
+        env=plain | wish, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout == "ServiceError\n"
+    assert ("goaway" in done.stderr.lower()) == logs
+    assert logs or done.stderr == ""
+
+
+def test_an_op_that_there_is_not_names_the_nearest(address: str) -> None:
+    with Client(address, deadline_s=10) as client, client.session() as session:
+        with pytest.raises(UsageError, match=r"no op 'matmull' \(did you mean matmul\?\)"):
+            session.request("matmull", [])
+        with pytest.raises(UsageError, match="no op 'foo'"):
+            session.request("foo", [])
+        with pytest.raises(UsageError, match="no element type 'fp33'"):
+            session.alloc((1,), "fp33")
 
 
 def test_a_proxy_of_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,8 +161,17 @@ class Run:
                 try:
                     found += group()
                 except (AccelError, OSError, NotOffered) as error:
-                    self._skipped.append(not_measured(part, self._why(error), error))
+                    self._leave_out(not_measured(part, self._why(error), error))
         return found
+
+    def _leave_out(self, one: Skipped) -> None:
+        """Each reason is told once, with everything that it keeps from being measured."""
+        for at, known in enumerate(self._skipped):
+            if (known.why, known.result) == (one.why, one.result):
+                names = dict.fromkeys([*known.what.split(", "), one.what])
+                self._skipped[at] = known._replace(what=", ".join(names))
+                return
+        self._skipped.append(one)
 
     def _groups(self, part: str, subject: Subject) -> Iterator[Group]:
         """The figures of a part, in groups."""

@@ -129,6 +129,7 @@ class Subject:
         self.chip, self.target, self.accelerator = chip, target, accelerator
         self.largest = _power_of_two(max(64 * KIB, room // SHARES))
         """Bytes of the largest thing that is moved."""
+        self._no_service: AccelError | None = None
         self.held = ExitStack()
 
     @cached_property
@@ -183,11 +184,17 @@ class Subject:
 
     @cached_property
     def client(self) -> Client:
-        """Of a service of our own in another process."""
+        """Of a service of our own in another process. One that does not start is not tried again."""
         from accelctl.smoke.ownservice import OwnService
         from accelctl.umd.client import Client
 
-        service = self.held.enter_context(OwnService(self.target.id))
+        if self._no_service is not None:
+            raise self._no_service
+        try:
+            service = self.held.enter_context(OwnService(self.target.id))
+        except AccelError as error:
+            self._no_service = error
+            raise
         return self.held.enter_context(Client(service.address, deadline_s=DEADLINE_S))
 
     @cached_property

@@ -14,6 +14,8 @@ from accelctl.hal.child import Watch
 from accelctl.hal.reader import Event, Failed, Finished, Message, Stuck, WatchedChild, hangs_yet
 
 WISHED = ("SIGTERM", "SIGHUP", "SIGINT")
+ABSENT = ("no_device", "permission")
+"""Kinds of errors that are about what is not there for us, not about what is."""
 IDS = ("STEP-HANG", "STEP-FAILED")
 FOREVER = 1e9
 """Of the watched path: steps watch their own calls, and this one watches only the clock."""
@@ -73,6 +75,10 @@ def _failed(name: str, device: str, event: Event) -> Came:
         return undecided(f"ended by {ended} before it was done")._replace(cut=True)
     if isinstance(error, (UsageError, NoDeviceError, PermissionDenied)):
         return undecided(error.message)
+    if isinstance(error, AccelError) and error.kind in ABSENT:  # of a process that told it in its own words
+        return undecided(error.message)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "accelctl").partition(".")[0] != "accelctl":
+        return undecided(f"the Python package {error.name} is not installed")
     if error is not None and not isinstance(error, AccelError):
         return undecided(f"accelctl itself failed: {type(error).__name__}: {error}")
     if isinstance(error, AccelError):

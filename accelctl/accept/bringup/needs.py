@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 
 from accelctl.abi import capabilityfile
 from accelctl.accept.bringup.step import Order
+from accelctl.errors import NoDeviceError
 from accelctl.model.bringupreport import Subject
 
 Needs = Callable[[Order, "Subject | None"], str]
+
+
+COMPUTING = ("numpy", "ml_dtypes", "grpc", "grpc_health", "grpc_reflection", "crc32c", "prometheus_client")
+"""What the steps of a device that computes load, in children of their own (the extra ``umd``)."""
+EXTRA = "pip install 'accelctl[umd]'"
+
+
+def packages(subjects: Sequence[Subject]) -> None:
+    """A package of Python's that is missing says nothing about a device, so it is told before any step: NoDeviceError
+    (exit 3). What a chip without ops is asked needs none of them."""
+    if all(one.ops for one in subjects):
+        return
+    missing = next((name for name in COMPUTING if find_spec(name) is None), "")
+    if missing:
+        raise NoDeviceError(f"{missing} is not installed; it comes with an extra", EXTRA)
 
 
 def nothing(order: Order, subject: Subject | None) -> str:

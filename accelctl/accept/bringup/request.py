@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from accelctl.accept.bringup import run
+from accelctl.accept.bringup import needs, run
 from accelctl.accept.bringup.state import State, default_folder
 from accelctl.accept.bringup.step import Order
 from accelctl.accept.bringup.subjects import chosen
@@ -69,7 +69,9 @@ def check_outputs(html: str, junit: str, *, as_json: bool, nagios: bool) -> None
 def plan(request: Request) -> list[Planned]:
     """The steps that would run; nothing is opened but by the libraries that know what is here."""
     order = order_of(request)
-    return planned(order, chosen(order))
+    found = chosen(order)
+    needs.packages(found)
+    return planned(order, found)
 
 
 def carry_out(request: Request, tick: run.Tick, check: Callable[[str], None]) -> BringupReport:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import accelctl
+from accelctl.accept.bringup import needs
 from accelctl.accept.bringup import subjects as choosing
 from accelctl.accept.bringup.boxed import boxed
 from accelctl.accept.bringup.state import State, key
@@ -67,10 +68,11 @@ def _check_files(order: Order) -> None:
 
 def carry_out(order: Order, state: State, command: str, tick: Tick, resume: bool = False) -> BringupReport:
     """All steps. From the choice of devices on there is a report, whatever ends the run. NoDeviceError (exit 3) where
-    there is nothing to accept."""
+    there is nothing to accept, or a package is missing."""
     begin = time.monotonic()
     started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = choosing.chosen(order)
+    needs.packages(found)
     report = BringupReport(order.level, found, command, accelctl.__version__, started)
     head = key(order, found)
     if resume:

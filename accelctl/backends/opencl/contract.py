@@ -19,7 +19,7 @@ from accelctl.abi.queue import LOST, Ring, Timeline
 from accelctl.abi.tensors import span
 from accelctl.backends.opencl.kernels import FAULTS, TEMPLATES, Operands, Ready, launched, ready
 from accelctl.backends.opencl.memory import LIFECYCLE, ClSession
-from accelctl.backends.opencl.platform import accelerator, context_of, device_of, devices, flushes, module
+from accelctl.backends.opencl.platform import accelerator, context_of, device_of, devices, flushes, module, said
 from accelctl.backends.opencl.programs import build, source_digest
 from accelctl.errors import DeviceUnusable, UsageError
 
@@ -91,8 +91,8 @@ class ClRing:
             return point
 
     def _lost(self, what: str, error: Exception) -> DeviceUnusable:
-        self._line.lose(str(error))
-        return DeviceUnusable(f"{what}: {error}")
+        self._line.lose(said(error))
+        return DeviceUnusable(f"{what}: {said(error)}")
 
     @property
     def lists(self) -> WeakSet[Any]:
@@ -108,7 +108,7 @@ class ClRing:
         try:
             return ready(self._session, template, call, operands, config)
         except module().Error as error:
-            raise DeviceUnusable(f"{template.name}: {error}") from error
+            raise DeviceUnusable(f"{template.name}: {said(error)}") from error
 
     def _operand(self, tensor: Any) -> tuple[Any, int]:
         """The cl_mem of an operand, and where it starts there, in elements."""
@@ -217,7 +217,7 @@ class ClOps:
         try:
             build(context_of(target.id))
         except module().Error as error:
-            raise DeviceUnusable(f"{target.id}: its kernels cannot be built: {error}") from error
+            raise DeviceUnusable(f"{target.id}: its kernels cannot be built: {said(error)}") from error
 
     def versions(self, target: Target, template: Template) -> dict[str, str]:
         """The platform, which is also the compiler; the driver; and the source that is built there."""

@@ -8,6 +8,8 @@ from typing import Any
 from accelctl.errors import NoDeviceError
 
 HINT = "pip install 'accelctl[opencl]'"
+MOST_LINES = 3
+"""Of a driver's error, for one line of ours."""
 
 
 @cache
@@ -41,6 +43,16 @@ def devices() -> tuple[Any, ...]:
 def context_of(name: str) -> Any:
     """The context of a device; one for all sessions, so that a program is built once."""
     return module().Context([device_of(name)])
+
+
+def said(error: BaseException) -> str:
+    """What a driver's error says, in one line. Of a compiler's log the lines with errors: around them pyopencl repeats
+    its own words, and tells options and files of no use to anybody."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    wrong = list(dict.fromkeys(line for line in lines if "error: " in line))
+    if not wrong:
+        return " ".join(lines[:MOST_LINES])
+    return "; ".join(wrong[:MOST_LINES]) + (f"; {len(wrong) - MOST_LINES} more" if len(wrong) > MOST_LINES else "")
 
 
 def accelerator(device: Any) -> bool:
