@@ -140,21 +140,19 @@ PCI_IDS = """\
 """Names that the pages show: they must not depend on the pci.ids of the machine that runs the tests."""
 
 SLOW_SLOT = "slow-slot.tar.xz"
-"""The one machine that is invented (tests/synthetic.py): its slot gives the card half its lanes."""
+"""The one machine that is invented (tests/synthetic.py): its slot gives the card half its lanes. It is in no folder:
+whoever reads types ``python3 -m tests.docskit slow-slot.tar.xz`` in a checkout, and pages that use it do the same."""
 
 
-def machine(name: str, folder: Path, captures: Path) -> None:
-    """Put a captured machine into a folder, under its name."""
-    if name != SLOW_SLOT:
-        packed(folder / name, captures / name)
-        return
+def slow_slot(target: Path) -> None:
+    """Make that machine, as an archive."""
     with TemporaryDirectory() as made:
         root = synthetic.make_machine(Path(made), 1)
         for place in ("", "0000:01:00.0/"):
             (root / f"sys/devices/pci0000:00/0000:00:00.0/{place}current_link_width").write_text(
                 "8\n", encoding="ascii"
             )
-        packed(folder / name, root)
+        packed(target, root)
 
 
 def packed(target: Path, source: Path) -> None:
@@ -258,3 +256,9 @@ def rewritten(page: Path, printed: dict[int, list[str]]) -> None:
             if step.line in printed and not wild:
                 lines[below : below + len(step.shown)] = printed[step.line]
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != [SLOW_SLOT]:
+        sys.exit(f"python3 -m tests.docskit {SLOW_SLOT}   makes the invented machine of the pages")
+    slow_slot(Path(SLOW_SLOT))

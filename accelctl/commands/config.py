@@ -1,4 +1,16 @@
-"""`accelctl config`: what stands in for options that are not typed, where it is from, and profiles of chips."""
+"""`accelctl config`: what stands in for options that are not typed, where it is from, and profiles of chips.
+
+The command line stands above the environment (ACCELCTL_PROBE_FAIL_ON=warn: ACCELCTL_, the command, the option), that
+above accelctl.toml in the current folder, that above accelctl/config.toml in $XDG_CONFIG_HOME (or ~/.config). In a
+file, options stand below their command, by their long names:
+
+\b
+  [probe]
+  fail-on = "warn"
+  device = ["vendor=amd", "driver=xe"]
+
+Some options only count when they are typed: accelctl config show --help.
+"""
 
 from typing import Annotated
 

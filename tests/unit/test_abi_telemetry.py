@@ -22,7 +22,7 @@ from accelctl.hal.root import SysRoot
 from accelctl.hal.tree import MemoryTree
 from accelctl.model.device import Device
 from accelctl.model.reading import VOLATILE, Absence, Reading
-from accelctl.model.snapshot import EventMark, PoolLevel, Snapshot
+from accelctl.model.snapshot import EventMark, PoolLevel, ProcessLevel, Snapshot
 from accelctl.telemetry import source
 from tests.abikit import space
 from tests.telemetrykit import tick
@@ -278,6 +278,13 @@ def test_amdgpu_memory_of_kfd_processes() -> None:
     board.tree.add_file(f"{kfd}/topology/nodes/1/gpu_id", b"51103\n")
     for pid, gpu, used in ((77, 51103, 8192), (77, 4711, 1), (78, 4711, 2), (79, 51103, 0)):
         board.tree.add_file(f"{kfd}/proc/{pid}/vram_{gpu}", f"{used}\n".encode())
+    draft = Draft()
+    board.gauge.sample(draft, tick(0))
+    assert draft.held == {
+        ("0000:03:00.0", pid): (used, f"{kfd}/proc/{pid}/vram_51103") for pid, used in ((77, 8192), (79, 0))
+    }
+    draft.processes.append(ProcessLevel(pid=77, started=1, name="rocm-train"))
+    assert [pool.process for pool in draft.snapshot(tick(0)).pools if pool.owner] == ["pid 77 rocm-train", ""]
     pools = {pool.owner: (pool.id, pool.in_use_bytes) for pool in board.sample().pools if pool.owner}
     assert pools == {"pid 77": ("0000:03:00.0/kfd 77", 8192), "pid 79": ("0000:03:00.0/kfd 79", 0)}
     found = check_telemetry(board.chip, Seat(board.device, board.root))

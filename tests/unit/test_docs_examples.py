@@ -34,21 +34,22 @@ def desk_for(page: Path, folder: Path) -> Desk:
     """A desk with the captured machines that the page names, where they are here."""
     made, captures = Desk(folder, page), shared_folder() / "machines"
     for name in named(page.read_text(encoding="utf-8")):
-        if name == docskit.SLOW_SLOT or (captures / name).is_file():
-            docskit.machine(name, made.here, captures)
+        if (captures / name).is_file():
+            docskit.packed(made.here / name, captures / name)
     return made
 
 
 def named(text: str) -> set[str]:
-    """Archives that are read."""
-    return set(re.findall(r"(?:--root|--diff|--diff \S+) (\w\S*\.tar\.xz)", text)) - {"machine.tar.xz"}
+    """Captures that are read; the others are made by a command of the page."""
+    read = set(re.findall(r"(?:--root|--diff|--diff \S+) (\w\S*\.tar\.xz)", text))
+    return read - {"machine.tar.xz", docskit.SLOW_SLOT}
 
 
 def missing(block: Block) -> str:
     """What a block needs and this machine has not; empty: nothing."""
     typed = "\n".join(step.command for step in block.steps())
     captures = shared_folder() / "machines"
-    if gone := [one for one in named(typed) if one != docskit.SLOW_SLOT and not (captures / one).is_file()]:
+    if gone := [one for one in named(typed) if not (captures / one).is_file()]:
         return f"no {', '.join(gone)} in the folder with captured machines (ACCELCTL_SHARED)"
     if re.search(r"accelctl (smoke|serve|bench|bringup)|--demo", typed):
         for name in ("grpc", "numpy"):
