@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, ClassVar
@@ -28,6 +29,8 @@ from accelctl.tui.terminal import Held
 from accelctl.tui.wanted import Wanted, parse
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SILENT_PERIODS = 3
+"""After so many periods without numbers their age is shown."""
 LOOK_S = 0.5
 """Between two looks whether the terminal is still there."""
 SEEK_S, FAR_S = 10.0, 60.0
@@ -98,6 +101,8 @@ class Top(App[int]):
         self.pane = Pane()
         self.failure: Exception | None = None
         self._late = False
+        self._came = time.monotonic()
+        """When numbers came last."""
         self._plain: Sequence[LineFilter] = () if styles else (Plain(),)
         self._pump = pump(lambda delivery: self.post_message(Arrived(delivery)))
 
@@ -135,8 +140,19 @@ class Top(App[int]):
     def _look(self) -> None:
         if isinstance(self._driver, Terminal) and self._driver.gone:
             self.action_end(128 + signal.SIGHUP)
-        elif self._late:
+            return
+        silent_s = self._silent_s()
+        if self._late or silent_s != self.state.silent_s:
+            self.state.silent_s = silent_s
             self.redraw()
+
+    def _silent_s(self) -> int:
+        """Whole seconds since numbers came, once that is too long: a clock that stands still is easily overlooked."""
+        newest = self.state.newest
+        if newest is None or self.state.seekable:
+            return 0
+        passed = time.monotonic() - self._came
+        return int(passed) if passed > SILENT_PERIODS * max(newest.cost.period_ns / 1e9, 1.0) else 0
 
     def _handle_exception(self, error: Exception) -> None:
         """Leave in order. Textual would print a page of traceback with the values of all variables."""
@@ -171,6 +187,7 @@ class Top(App[int]):
                 self.state.start_anew()
             for snapshot in found.snapshots:
                 self.state.take(snapshot)
+                self._came = time.monotonic()
             if found.anew:  # where somebody went, even if the picture is stopped
                 self.state.snapshot = self.state.newest
             self.state.ended = found.ended

@@ -88,6 +88,8 @@ def _title(state: State, width: int) -> Line:
         right.append(Span(f"stopped{f' {age(behind)} ago' if behind >= 1 else ''}  ", "warn"))
     if state.ended:
         right.append(Span("end of the recording  ", "warn"))
+    if state.silent_s:
+        right.append(Span(f"{age(state.silent_s)} old  ", "warn"))
     if shown is not None:
         right.append(Span(f"{clock(shown.taken_ns)} "))
     return _ends(left, right, width)

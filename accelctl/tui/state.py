@@ -61,6 +61,8 @@ class State:
     """What is wrong with the feed: why nothing comes any more, what is missing in a recording."""
     ended: bool = False
     """A recording is over."""
+    silent_s: int = 0
+    """So long nothing has come, where that is longer than it should be."""
     places: list[table.Place] = dataclasses.field(default_factory=lambda: [table.Place() for _ in VIEWS])
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     absences: dict[str, Gone] = dataclasses.field(default_factory=dict)
@@ -75,7 +77,7 @@ class State:
         self.past.take(snapshot)
         if snapshot.sources or snapshot.absences:  # all of them, whenever one has changed
             self.sources, self.absences = snapshot.sources, snapshot.absences
-        self.ended = False
+        self.ended, self.silent_s = False, 0
         for event in snapshot.events:
             self.events.append((self.heard, event))
             self.heard += 1

@@ -15,11 +15,11 @@ from textual.pilot import Pilot
 
 from accelctl.model.snapshot import PoolLevel, ProcessLevel, Snapshot
 from accelctl.telemetry.history import History
-from accelctl.tui.app import Top
+from accelctl.tui.app import Arrived, Top
 from accelctl.tui.detail import detail
 from accelctl.tui.lines import plain
 from accelctl.tui.moment import Moment
-from accelctl.tui.pump import Pump
+from accelctl.tui.pump import Delivery, Pump
 from accelctl.tui.screens import NAMES
 from accelctl.tui.signs import signs_for
 from accelctl.tui.state import DETAIL, HELP, TABLE
@@ -51,6 +51,28 @@ def drive(
 
 def text(app: Top) -> str:
     return "\n".join(plain(line) for line in app.pane.lines)
+
+
+def test_numbers_that_stand_still_tell_their_age() -> None:
+    """A sampler that is stopped, say: a clock that stands still is easily overlooked."""
+
+    async def steps(app: Top, pilot: Pilot[int]) -> None:
+        app._look()
+        assert " old " not in text(app)
+        app._came -= 12
+        app._look()
+        assert "12 s old" in text(app)
+        assert app.state.newest is not None
+        await pilot.press("2")
+        assert "12 s old" in text(app)
+        app.on_arrived(Arrived(Delivery((app.state.newest,))))
+        assert " old " not in text(app)
+        app._came -= 12
+        app.state.seekable = True
+        app._look()
+        assert " old " not in text(app)
+
+    drive(steps)
 
 
 @pytest.mark.parametrize(("key", "status"), [("q", 0), ("ctrl+c", 130)])
