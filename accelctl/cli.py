@@ -277,11 +277,10 @@ def _missing_package(exc: ModuleNotFoundError) -> Exception | None:
     package = (exc.name or "").partition(".")[0]
     if package in ("", "accelctl"):
         return None
-    from accelctl.errors import NoDeviceError
+    from accelctl.errors import NoDeviceError, extra
 
     if package in _EXTRA_OF:
-        extra = _EXTRA_OF[package]
-        return NoDeviceError(f"{package} is not installed; it comes with an extra", f"pip install 'accelctl[{extra}]'")
+        return NoDeviceError(f"{package} is not installed; it comes with an extra", extra(_EXTRA_OF[package]))
     hint = "make run, or: python3 -m pip install .   (in the folder that holds pyproject.toml)"
     return NoDeviceError(f"the Python package {package!r} is not installed for {sys.executable}", hint)
 

@@ -324,6 +324,11 @@ class NoDeviceError(AccelError):
     default_kind = "no_device"
 
 
+def extra(name: str) -> str:
+    """What to type for the packages of an extra. It is no name of an index: accelctl is installed from its checkout."""
+    return f"pip install '.[{name}]' # in the folder that holds pyproject.toml"
+
+
 class AbiError(AccelError):
     """Two sides do not speak the same version (exit 4)."""
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 
-from accelctl.errors import NoDeviceError
+from accelctl.errors import NoDeviceError, extra
 from accelctl.hal import ownpython
 from accelctl.hal.claim import private_folder
 from accelctl.hal.sidesocket import check_path
@@ -37,7 +37,7 @@ class DemoFeed:
         """NoDeviceError where the packages of a service are not installed."""
         for name in _NEEDED:
             if find_spec(name) is None:
-                raise NoDeviceError(f"--demo needs {name}, which is not installed", "pip install 'accelctl[umd]'")
+                raise NoDeviceError(f"--demo needs {name}, which is not installed", extra("umd"))
         path = check_path(f"{private_folder()}/demo-{os.getpid()}.sock")
         self.address = f"unix:{path}"
         self._log = tempfile.TemporaryFile(prefix="accelctl-demo-")  # noqa: SIM115 - until close

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from accelctl.errors import AccelError
+from accelctl.errors import AccelError, extra
 from accelctl.hal.procfile import parse_stat, parse_status
 from accelctl.hal.root import SysRoot, open_root
 from accelctl.model.snapshot import (
@@ -91,7 +91,7 @@ class ServiceSource:
         try:
             from accelctl.umd.client import Client
         except ModuleNotFoundError as error:
-            raise NoAnswer(f"{error.name} is not installed: pip install 'accelctl[umd]'") from None
+            raise NoAnswer(f"{error.name} is not installed: {extra('umd')}") from None
         try:
             if self._client is None:
                 self._client = Client(self.address, deadline_s=ANSWER_S)

@@ -11,7 +11,7 @@ from accelctl.abi.lifecycle import Env
 from accelctl.abi.opset import OPS
 from accelctl.abi.tensors import dense_strides
 from accelctl.backends.opencl import platform
-from accelctl.errors import NoDeviceError
+from accelctl.errors import NoDeviceError, extra
 from accelctl.memory.va import GoodFit
 from accelctl.smoke.cases import Case, select
 from accelctl.smoke.run import Request, carry_out
@@ -96,7 +96,7 @@ def test_without_pyopencl_one_line_says_what_to_install(monkeypatch: pytest.Monk
             platform.module()
     finally:
         platform.module.cache_clear()
-    assert caught.value.hint == "pip install 'accelctl[opencl]'"
+    assert caught.value.hint == extra("opencl")
 
 
 def test_a_cpu_is_never_the_default() -> None:

@@ -17,7 +17,15 @@ from accelctl.accept.bringup import needs, run
 from accelctl.accept.bringup.boxed import boxed
 from accelctl.accept.bringup.step import FAIL, INCONCLUSIVE, PASS, SKIP, Came, Job, Order, Say, passed
 from accelctl.accept.bringup.table import STEPS, planned
-from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, PermissionDenied, TimeoutFailure, UsageError
+from accelctl.errors import (
+    AccelError,
+    DeviceUnusable,
+    NoDeviceError,
+    PermissionDenied,
+    TimeoutFailure,
+    UsageError,
+    extra,
+)
 from accelctl.model.benchreport import BenchReport, Fingerprint
 from accelctl.model.bringupreport import PASSED_SIMULATED, REJECTED
 from tests.bringupkit import BAD, REAL, SIM, carried_out, look, step, use
@@ -337,7 +345,7 @@ def test_a_missing_package_is_told_before_any_step(monkeypatch: pytest.MonkeyPat
     use(monkeypatch, step("ops", lambda job: passed("ran")))
     with pytest.raises(NoDeviceError, match="numpy is not installed") as caught:
         carried_out(str(tmp_path / "state"))
-    assert caught.value.hint == "pip install 'accelctl[umd]'"
+    assert caught.value.hint == extra("umd")
     assert not (tmp_path / "state" / "state.json").exists()
 
 

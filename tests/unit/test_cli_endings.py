@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from accelctl.errors import extra
 from tests.helpers import ROOT, environment, run_cli
 
 COMMAND = '''
@@ -122,7 +123,7 @@ def act(tmp_path_factory: pytest.TempPathFactory) -> Act:
         (
             "extra",
             3,
-            ["accelctl act: grpc is not installed; it comes with an extra", "  try: pip install 'accelctl[umd]'"],
+            ["accelctl act: grpc is not installed; it comes with an extra", f"  try: {extra('umd')}"],
         ),
         ("readonly", 5, ["accelctl act: /out/report.xml: permission denied"]),
         ("absent", 2, ["accelctl act: /nonexistent/file: no such file or directory"]),

@@ -30,7 +30,7 @@ from accelctl.backends.sim.ops.contract import OPS as SIM
 from accelctl.backends.sim.ops.kernels import TEMPLATES
 from accelctl.backends.sim.ops.reader import MOST_BYTES
 from accelctl.backends.sim.queue import QUEUE, WORK
-from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, UsageError
+from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, UsageError, extra
 from accelctl.hal.devfile import PAGE
 from tests.helpers import environment
 from tests.opskit import Machine, Out, array, machine
@@ -385,7 +385,7 @@ def test_what_to_install_is_said(missing: str) -> None:
         "except Exception as error:\n    print(type(error).__name__, error.hint, error.message)"
     )
     said = in_a_new_process(code)
-    assert said.startswith(f"{NoDeviceError.__name__} pip install 'accelctl[umd]' the simulated chip cannot compute:")
+    assert said.startswith(f"{NoDeviceError.__name__} {extra('umd')} the simulated chip cannot compute:")
     assert missing in said
 
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="the service needs the extra umd: pip install 'accelctl[umd]'")
 
-from accelctl.errors import NoDeviceError
+from accelctl.errors import NoDeviceError, extra
 from accelctl.hal.claim import private_folder
 from accelctl.model.snapshot import Snapshot, key
 from accelctl.telemetry import demo
@@ -132,4 +132,4 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr(demo, "_NEEDED", ("no_such_package_anywhere",))
     with pytest.raises(NoDeviceError) as caught:
         DemoFeed()
-    assert caught.value.hint == "pip install 'accelctl[umd]'"
+    assert caught.value.hint == extra("umd")

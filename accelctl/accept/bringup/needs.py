@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from accelctl.abi import capabilityfile
 from accelctl.accept.bringup.step import Order
-from accelctl.errors import NoDeviceError
+from accelctl.errors import NoDeviceError, extra
 from accelctl.model.bringupreport import Subject
 
 Needs = Callable[[Order, "Subject | None"], str]
@@ -16,7 +16,6 @@ Needs = Callable[[Order, "Subject | None"], str]
 
 COMPUTING = ("numpy", "ml_dtypes", "grpc", "grpc_health", "grpc_reflection", "crc32c", "prometheus_client")
 """What the steps of a device that computes load, in children of their own (the extra ``umd``)."""
-EXTRA = "pip install 'accelctl[umd]'"
 
 
 def packages(subjects: Sequence[Subject]) -> None:
@@ -26,7 +25,7 @@ def packages(subjects: Sequence[Subject]) -> None:
         return
     missing = next((name for name in COMPUTING if find_spec(name) is None), "")
     if missing:
-        raise NoDeviceError(f"{missing} is not installed; it comes with an extra", EXTRA)
+        raise NoDeviceError(f"{missing} is not installed; it comes with an extra", extra("umd"))
 
 
 def nothing(order: Order, subject: Subject | None) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from accelctl.errors import NoDeviceError
+from accelctl.errors import NoDeviceError, extra
 
-HINT = "pip install 'accelctl[opencl]'"
+HINT = extra("opencl")
 MOST_LINES = 3
 """Of a driver's error, for one line of ours."""
 

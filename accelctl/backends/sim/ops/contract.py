@@ -19,7 +19,7 @@ from accelctl.backends.sim.memory import SimSession
 from accelctl.backends.sim.ops.kernels import TEMPLATES
 from accelctl.backends.sim.ops.reader import MOST_BYTES
 from accelctl.backends.sim.queue import SimRing
-from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, UsageError
+from accelctl.errors import AccelError, DeviceUnusable, NoDeviceError, UsageError, extra
 
 LIFECYCLE = "vram"
 
@@ -142,8 +142,7 @@ class SimOps:
         try:
             import accelctl.backends.sim.ops.engine  # noqa: F401
         except ImportError as error:
-            hint = "pip install 'accelctl[umd]'"
-            raise NoDeviceError(f"the simulated chip cannot compute: {error}", hint) from error
+            raise NoDeviceError(f"the simulated chip cannot compute: {error}", extra("umd")) from error
         try:
             return SimOpsRing(session, depth)
         except OSError as error:
