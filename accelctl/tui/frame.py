@@ -27,7 +27,7 @@ HEAD = FOOT = 2
 
 SERVICE = "service "
 """Begins the name of a source that is a service."""
-SILENT = "does not answer"
+SILENT, NO_ANSWER = "does not answer", "has not answered"
 
 KEYS = (
     ("?", "help"), ("/", "filter"), ("s", "sort"), ("Enter", "why"), ("Space", "stop"), ("y", "copy"), ("q", "quit"),
@@ -143,16 +143,17 @@ def _away(snapshot: Snapshot | None) -> list[str]:
             found.append(f"the {source.id} is starting")
         elif source.state == "absent":
             since = (snapshot.taken_ns - source.since_ns) / 1e9
-            for_s = f" since {age(since)}" if source.since_ns and since >= 1 else ""
+            for_s = f" for {age(since)}" if source.since_ns and since >= 1 else ""
             why = "" if SILENT in source.path else clean(source.path)
-            found.append(f"{source.id} {SILENT}{for_s}" + (f": {why}" if why else ""))
+            found.append(f"{source.id} {NO_ANSWER if for_s else SILENT}{for_s}" + (f": {why}" if why else ""))
     return found
 
 
 def _sick(source: SourceLevel, snapshot: Snapshot, width: int, more: str) -> str:
     """The end of a long path says more than its beginning."""
     since = (snapshot.taken_ns - source.since_ns) / 1e9
-    words = f"{source.id} hangs" + (f" since {age(since)}" if source.since_ns and since >= 1 else "")
+    known = source.since_ns and since >= 1
+    words = f"{source.id} has hung for {age(since)}" if known else f"{source.id} hangs"
     if source.retry_ns > snapshot.taken_ns:
         words += f", tried again in {age((source.retry_ns - snapshot.taken_ns) / 1e9)}"
     waits = f" ({source.wchan})" if source.wchan else ""

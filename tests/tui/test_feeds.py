@@ -217,8 +217,8 @@ def test_a_sleeping_device_is_shown_as_asleep() -> None:
 
 
 def test_a_hung_source_is_named_with_its_path_and_its_wait_channel() -> None:
-    line = next(line for line in text_of(0).splitlines() if "hangs" in line)
-    assert "▲ hwmon 0000:06:00.0 hangs since 29 s, tried again in 1 s" in line
+    line = next(line for line in text_of(0).splitlines() if "has hung" in line)
+    assert "▲ hwmon 0000:06:00.0 has hung for 29 s, tried again in 1 s" in line
     assert "/sys/devices/pci0000:00/0000:06:00.0/hwmon/hwmon3/power1_input (wait_for_completion)" in line
 
 
@@ -226,7 +226,7 @@ def test_many_hung_sources_leave_room_for_the_rest() -> None:
     state = state_of(40, 32, 4)
     lines = [plain(line) for line in frame.draw(state, 80, 24)]
     assert [line[:30] for line in lines if "▲" in line][:2] == [
-        " ▲ hwmon 0000:06:00.0 hangs si",
+        " ▲ hwmon 0000:06:00.0 has hung",
         " ▲ and 7 more: hwmon 0000:0a:0",
     ]
     assert lines[4].startswith("  DEVICE")

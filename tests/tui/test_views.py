@@ -110,7 +110,7 @@ def test_a_service_that_starts_is_not_said_to_be_missing() -> None:
 @pytest.mark.parametrize("screen", [view.title for view in VIEWS if view.title != "Events"])
 def test_a_service_that_does_not_answer_is_told_on_every_screen(screen: str) -> None:
     text = shown([of_service("absent", "nobody answers there", 12)], screen)
-    assert "service unix:/s does not answer since 12 s: nobody answers there" in text.splitlines()[2]
+    assert "service unix:/s has not answered for 12 s: nobody answers there" in text.splitlines()[2]
     assert "is here" not in text
     assert "is told by any" not in text
 
