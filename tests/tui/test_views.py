@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from accelctl.model.snapshot import DeviceLevel, EngineLevel, Gone, ProcessLevel, Snapshot, SourceLevel, key
+from accelctl.model.snapshot import DeviceLevel, EngineLevel, Gone, ProcessLevel, QueueLevel, Snapshot, SourceLevel, key
 from accelctl.render.snapshot import snapshot_text
 from accelctl.render.term import Term
 from accelctl.telemetry.history import History
@@ -91,6 +91,25 @@ def test_engines_have_their_own_name() -> None:
 def test_a_whole_device_is_said_to_be_whole_under_a_filter_of_one_process() -> None:
     assert "only pid=11: whole devices" in shown([held()], "Overview", wanted="pid=11")
     assert "whole devices" not in shown([held()], "Processes", wanted="pid=11")
+
+
+# -- queues of a process --
+
+
+def test_a_process_shows_what_its_queues_have_in_flight() -> None:
+    """Several queues of one process add up; those of others, and of a pid that only begins alike, do not count."""
+    queues = tuple(
+        QueueLevel(id=f"gpu session {number}", device="gpu", process=process, depth=16, running=running)
+        for number, process, running in ((1, "pid 11 vulkan", 3), (2, "pid 11 vulkan", 4), (3, "pid 110 other", 9))
+    )
+    text = shown([replace(held(), queues=queues)], "Processes")
+    header, one, other = text.splitlines()[2:5]
+    at = header.index("QUEUED"), header.index("QUEUED") + len("QUEUED")
+    rows = {line.split()[1 + line.startswith("▸")]: line[slice(*at)].strip() for line in (one, other)}
+    assert rows == {"vulkan": "7", "cuda-train": "–"}
+    assert "Queues, in flight" in text
+    assert "session 1" in text
+    assert "session 3" not in text
 
 
 # -- services --

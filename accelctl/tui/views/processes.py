@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from accelctl.model.reading import ABSENCES
-from accelctl.model.snapshot import ProcessLevel, key
+from accelctl.model.snapshot import ProcessLevel, QueueLevel, key
 from accelctl.render import units
 from accelctl.render.layout import Line, Span
 from accelctl.tui.charts import chart, histogram
 from accelctl.tui.lines import beside, fit
-from accelctl.tui.moment import Moment, age, per_minute, percent, row_id
+from accelctl.tui.moment import Moment, age, count, per_minute, percent, row_id
 from accelctl.tui.table import Column
 from accelctl.tui.views.view import View, tallest
 
@@ -36,6 +36,22 @@ def _state(moment: Moment, row: Row, width: int) -> Line:
 def _engines(moment: Moment, row: Row, width: int) -> Line:
     best = max(row.engines, key=lambda engine: engine[2], default=None)
     return (Span(moment.dash, "dim"),) if best is None else (Span(f"{best[1]} {percent(best[2])}"),)
+
+
+def queues(moment: Moment, row: Row) -> list[QueueLevel]:
+    """Those that are for it, as far as anybody says whose they are."""
+    whose = f"pid {row.pid} "
+    return [queue for queue in moment.snapshot.queues if queue.process.startswith(whose)]
+
+
+def _in_flight(moment: Moment, row: Row) -> int | None:
+    found = [queue.running for queue in queues(moment, row) if queue.running is not None]
+    return sum(found) if found else None
+
+
+def _queued(moment: Moment, row: Row, width: int) -> Line:
+    running = _in_flight(moment, row)
+    return (Span(moment.dash, "dim"),) if running is None else (Span(count(running)),)
 
 
 def _growth(moment: Moment, row: Row) -> float | None:
@@ -82,6 +98,7 @@ COLUMNS = (
     Column("MEMORY", 8, _memory, known),
     Column("GROWTH", 21, _growing, _growth, high=24),
     Column("ENGINE", 12, _engines, lambda m, r: _busiest(r), high=18),
+    Column("QUEUED", 6, _queued, _in_flight, drop=1),
     Column("FILES", 5, lambda m, r, w: (Span(str(_sum(r.files))),), lambda m, r: _sum(r.files), drop=4),
     Column("MAPPED", 8, lambda m, r, w: (Span(units.size(_sum(r.mapped))),), lambda m, r: _sum(r.mapped), drop=2),
     Column("SHARES WITH", 11, lambda m, r, w: (Span(_others(r, w) or m.dash, "" if r.shared_with else "dim"),),
@@ -124,7 +141,7 @@ def unknown(moment: Moment, row: Row) -> str:
 
 
 def _holdings(moment: Moment, row: Row, width: int, height: int) -> list[list[Span]]:
-    """Bars of regions, then of engines; devices are named where there are several."""
+    """Bars of regions, of its queues, then of engines; devices are named where there are several."""
     several = len(row.devices) > 1
 
     def named(device: str, what: str) -> str:
@@ -132,10 +149,16 @@ def _holdings(moment: Moment, row: Row, width: int, height: int) -> list[list[Sp
 
     memory = [(named(device, region), float(size), units.size(size)) for device, region, size in row.memory]
     engines = [(named(device, engine), ratio, percent(ratio)) for device, engine, ratio in row.engines]
-    label = min(max((len(name) for name, _, _ in [*memory, *engines]), default=8), width // 2)
+    work = [
+        (named(queue.device, queue.id.removeprefix(f"{queue.device} ")), queue.running / depth, count(queue.running))
+        for queue in queues(moment, row)
+        if queue.running is not None and (depth := queue.depth or queue.running or 1)
+    ]
+    label = min(max((len(name) for name, _, _ in [*memory, *work, *engines]), default=8), width // 2)
     lines = [fit((Span("By region", "bold"),), width), *histogram(memory, width, moment.signs, label)]
-    if engines:
-        lines += [fit((Span("Engines", "bold"),), width), *histogram(engines, width, moment.signs, label, most=1.0)]
+    for head, bars in (("Queues, in flight", work), ("Engines", engines)):
+        if bars:
+            lines += [fit((Span(head, "bold"),), width), *histogram(bars, width, moment.signs, label, most=1.0)]
     return lines[:height]
 
 
