@@ -1,5 +1,6 @@
-"""A feed in a process of its own, as it has one in real life: with gRPC's threads beside it, as in a test process that
-speaks to services itself, its forked children cannot speak to any."""
+"""Feeds for tests. Listed says what it was given. ProcessFeed is one in a process of its own, as it has one in real
+life: with gRPC's threads beside it, as in a test process that speaks to services itself, its forked children cannot
+speak to any."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from accelctl.model import snapshotjson
@@ -73,3 +75,22 @@ class ProcessFeed:
         while not self._lines.empty():
             last = self._lines.get()
         self.loaded = json.loads(last)
+
+
+class Listed:
+    """A feed of these Snapshots, one a poll, and then of none."""
+
+    title, seekable = "test", False
+
+    def __init__(self, snapshots: Sequence[Snapshot | None]) -> None:
+        self.left = list(reversed(snapshots))
+        self.closed = 0
+
+    def poll(self, timeout_s: float) -> Snapshot | None:
+        return self.left.pop() if self.left else None
+
+    def seek(self, seconds: float) -> Snapshot | None:
+        return None
+
+    def close(self) -> None:
+        self.closed += 1

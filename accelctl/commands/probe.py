@@ -88,6 +88,7 @@ def probe(
         from accelctl.render import output, tally
 
         _check(as_json, no_evidence, brief, why, junit_file, save_expect, diff, trace)
+        output.check(junit_file or "")
         if diff is not None:
             from accelctl.render.document import document
 

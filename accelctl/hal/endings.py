@@ -5,28 +5,41 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 from accelctl.exits import SIGNAL_BASE
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks a program to end: Ctrl-C, somebody, a terminal that closes."""
+
+
+@contextmanager
+def handled(
+    handler: Callable[[int, FrameType | None], object], numbers: Sequence[signal.Signals] = ENDINGS
+) -> Iterator[None]:
+    """These are the handler's until the end of the block. Ignored ones (nohup) stay ignored; Python lets only the main
+    thread ask."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
 
 @contextmanager
 def in_order() -> Iterator[None]:
     """SIGTERM and SIGHUP (a closed terminal) raise SystemExit with the shells' status, so that a run gives back what it
-    holds. Ignored ones (nohup) stay ignored; Python lets only the main thread ask."""
-    if threading.current_thread() is not threading.main_thread():
+    holds."""
+    with handled(_ended, (signal.SIGTERM, signal.SIGHUP)):
         yield
-        return
-    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _ended) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _ended(number: int, _frame: FrameType | None) -> NoReturn:
@@ -55,8 +68,7 @@ def once() -> Iterator[None]:
             raise KeyboardInterrupt
         _ended(number, frame)
 
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    numbers = [one for one in wanted if signal.getsignal(one) is not signal.SIG_IGN]
+    numbers = [one for one in ENDINGS if signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
@@ -74,10 +86,9 @@ def later() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {
         number: signal.signal(number, lambda found, frame: came.append(found))
-        for number in wanted
+        for number in ENDINGS
         if callable(signal.getsignal(number))
     }
     try:

@@ -248,14 +248,11 @@ def progress(*, enabled: bool) -> Iterator[Callable[[int, int, str, str], None]]
     """On a terminal one line that changes; elsewhere a line for each step that begins."""
     begun: set[int] = set()
 
-    def line(number: int, count: int, name: str, said: str) -> None:
-        if number not in begun:
+    def step(number: int, count: int, name: str, said: str) -> None:
+        tick(f"{name} {said}".rstrip(), number - 1, count)
+        if not enabled and number not in begun:
             begun.add(number)
             notes.note(f"step {number} of {count}: {name}")
 
     with bar(enabled=enabled) as tick:
-        yield (
-            line
-            if not enabled
-            else lambda number, count, name, said: tick(f"{name} {said}".rstrip(), number - 1, count)
-        )
+        yield step

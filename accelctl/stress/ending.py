@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from accelctl.exits import SIGNAL_BASE
+from accelctl.hal.endings import ENDINGS, handled
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NAMES = frozenset(number.name for number in ENDINGS)
 INTERRUPTED = "interrupted"
 """Why a lifecycle ended early, where somebody wished it."""
@@ -41,12 +40,8 @@ class Told:
 
 @contextmanager
 def interruptible() -> Iterator[Told]:
-    """Ctrl-C, SIGTERM and SIGHUP end the run in order instead of at once; a second one is taken literally. Ignored ones
-    (nohup) stay ignored; Python lets only the main thread ask."""
+    """Ctrl-C, SIGTERM and SIGHUP end the run in order instead of at once; a second one is taken literally."""
     told = Told()
-    if threading.current_thread() is not threading.main_thread():
-        yield told
-        return
     since = 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -58,13 +53,8 @@ def interruptible() -> Iterator[Told]:
                 raise KeyboardInterrupt
             raise SystemExit(SIGNAL_BASE + number)
 
-    wanted = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
-    old = {number: signal.signal(number, note) for number in wanted}
-    try:
+    with handled(note):
         yield told
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 def left_to_parent() -> None:

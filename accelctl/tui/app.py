@@ -19,6 +19,7 @@ from textual.filter import LineFilter
 from textual.message import Message
 
 from accelctl.errors import AccelError
+from accelctl.hal.endings import ENDINGS
 from accelctl.probes.filters import LONGEST
 from accelctl.tui import frame, table
 from accelctl.tui.driver import Terminal
@@ -28,7 +29,6 @@ from accelctl.tui.state import DETAIL, HELP, TABLE, VIEWS, State
 from accelctl.tui.terminal import Held
 from accelctl.tui.wanted import Wanted, parse
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SILENT_PERIODS = 3
 """After so many periods without numbers their age is shown."""
 LOOK_S = 0.5

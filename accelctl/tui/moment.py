@@ -112,3 +112,10 @@ def age(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{seconds:.1f} s" if seconds != whole and seconds < 10 else f"{whole} s"
+
+
+def pid_of(text: str) -> int:
+    """The number of "pid 4242 python3"; 0 where it is no process's name."""
+    word, _, rest = text.partition(" ")
+    number = rest.partition(" ")[0]
+    return int(number) if word == "pid" and number.isdecimal() and len(number) < 20 else 0

@@ -15,6 +15,7 @@ from accelctl.model.reading import Reading
 from accelctl.model.snapshot import DeviceLevel, PoolLevel, ProcessLevel, QueueLevel, Snapshot, SpaceLevel
 from accelctl.probes.filters import AnyOf, Facts, parse_filters
 from accelctl.telemetry.clientrows import cut
+from accelctl.tui.moment import pid_of
 
 OWNERS = ("pid", "session")
 Level = TypeVar("Level", PoolLevel, QueueLevel, SpaceLevel)
@@ -56,15 +57,15 @@ class Wanted(NamedTuple):
 
     def _has(self, row: PoolLevel | QueueLevel | SpaceLevel) -> bool:
         """Whether it is of one of the owners: a session is also its process's."""
-        pid = _pid(row.process)
+        pid = pid_of(row.process)
         return not self.owners or row.owner in self.owners or (pid > 0 and f"pid {pid}" in self.owners)
 
     def _pids(self, snapshot: Snapshot) -> set[int]:
         """The processes that are asked for, by their number or by a session that they have."""
-        found = {_pid(owner) for owner in self.owners}
+        found = {pid_of(owner) for owner in self.owners}
         for row in _rows(snapshot):
             if row.owner in self.owners:
-                found.add(_pid(row.process))
+                found.add(pid_of(row.process))
         return found - {0}
 
     def _homes(self, snapshot: Snapshot, processes: list[ProcessLevel]) -> set[str]:
@@ -75,13 +76,6 @@ class Wanted(NamedTuple):
 
 def _rows(snapshot: Snapshot) -> tuple[PoolLevel | QueueLevel | SpaceLevel, ...]:
     return *snapshot.pools, *snapshot.queues, *snapshot.spaces
-
-
-def _pid(text: str) -> int:
-    """The number of "pid 4242 python3"; 0 where it is no process's name."""
-    word, _, rest = text.partition(" ")
-    number = rest.partition(" ")[0]
-    return int(number) if word == "pid" and number.isdecimal() and len(number) < 20 else 0
 
 
 def parse(text: str) -> Wanted:

@@ -25,6 +25,7 @@ from accelctl.model.snapshot import ProcessLevel, Snapshot, SourceLevel
 from accelctl.render.openmetrics import CONTENT_TYPE, metrics_text
 from accelctl.telemetry import exporting, feeds
 from tests import snapkit
+from tests.feedkit import Listed
 from tests.helpers import ROOT, environment, loaded_modules, run_cli
 
 PAGE = Page("200 OK", CONTENT_TYPE, b"# EOF\n")
@@ -312,24 +313,6 @@ def test_http_client_of_the_library_is_content(tmp_path: Path) -> None:
 
 
 # -- which Snapshots are given --
-
-
-class Listed:
-    """A feed of what is given."""
-
-    title, seekable = "test", False
-
-    def __init__(self, snapshots: list[Snapshot | None]) -> None:
-        self.left = list(reversed(snapshots))
-
-    def poll(self, timeout_s: float) -> Snapshot | None:
-        return self.left.pop() if self.left else None
-
-    def seek(self, seconds: float) -> Snapshot | None:
-        return None
-
-    def close(self) -> None:
-        pass
 
 
 def test_the_first_without_rates_is_kept_back() -> None:

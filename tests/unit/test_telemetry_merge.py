@@ -10,30 +10,12 @@ from accelctl.model.snapshot import DeviceLevel, Gone, ProcessLevel, Snapshot, S
 from accelctl.telemetry import merge
 from accelctl.telemetry.merge import MergedFeed, merged
 from tests import snapkit
+from tests.feedkit import Listed
 
 
 def _health(one: Snapshot) -> SourceLevel:
     (row,) = one.health
     return row
-
-
-class Listed:
-    """A feed of what is given."""
-
-    title, seekable = "test", False
-
-    def __init__(self, snapshots: list[Snapshot]) -> None:
-        self.left = list(reversed(snapshots))
-        self.closed = 0
-
-    def poll(self, timeout_s: float) -> Snapshot | None:
-        return self.left.pop() if self.left else None
-
-    def seek(self, seconds: float) -> Snapshot | None:
-        return None
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 def test_merging_puts_rows_together_by_id() -> None:

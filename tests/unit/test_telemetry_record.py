@@ -21,6 +21,7 @@ from accelctl.model.snapshot import EventMark, Gone, Snapshot, SourceLevel
 from accelctl.telemetry.record import Recorder, header
 from accelctl.telemetry.replay import ReplayFeed
 from tests import snapkit
+from tests.feedkit import Listed
 
 QUICK = 1e9
 """A speed at which nothing waits."""
@@ -297,25 +298,6 @@ def test_damage_in_the_middle_of_a_good_file_is_an_event(tmp_path: Path) -> None
     assert "Snapshot 2.devices" in event.text
 
 
-class Once:
-    """A feed of one Snapshot."""
-
-    title, seekable = "test", False
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.left: list[Snapshot] = [snapshot]
-        self.closed = 0
-
-    def poll(self, timeout_s: float) -> Snapshot | None:
-        return self.left.pop() if self.left else None
-
-    def seek(self, seconds: float) -> Snapshot | None:
-        return None
-
-    def close(self) -> None:
-        self.closed += 1
-
-
 def test_a_recording_holds_no_names_of_people_or_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "marlene.q")
     host = os.uname().nodename
@@ -327,7 +309,7 @@ def test_a_recording_holds_no_names_of_people_or_machines(tmp_path: Path, monkey
         sources={"devices/0000:03:00.0/power_mw": "/sys/devices/pci0000:00/0000:03:00.0/hwmon/hwmon3/power1_input"},
         processes=snapkit.snapshot().processes,
     )
-    feed = recorded(Once(made), str(tmp_path / "a"))
+    feed = recorded(Listed([made]), str(tmp_path / "a"))
     assert feed.poll(0) == made
     feed.close()
     written = (tmp_path / "a").read_text()
@@ -338,11 +320,11 @@ def test_a_recording_holds_no_names_of_people_or_machines(tmp_path: Path, monkey
 
 
 def test_a_recording_that_cannot_go_on_is_an_event_and_the_feed_goes_on(tmp_path: Path) -> None:
-    class Full(Once):
+    class Full(Listed):
         def poll(self, timeout_s: float) -> Snapshot | None:
             return snapkit.snapshot(tick=1)
 
-    feed = recorded(Full(snapkit.snapshot()), str(tmp_path / "a"))
+    feed = recorded(Full([snapkit.snapshot()]), str(tmp_path / "a"))
     first = feed.poll(0)
     feed.recorder._raw.close()  # what a write then says is as good as a full disk
     second, third = feed.poll(0), feed.poll(0)

@@ -8,7 +8,7 @@ from accelctl.render import units
 from accelctl.render.layout import Line, Span
 from accelctl.tui.charts import chart, histogram
 from accelctl.tui.lines import beside, fit
-from accelctl.tui.moment import Moment, age, count, per_minute, percent, row_id
+from accelctl.tui.moment import Moment, age, count, per_minute, percent, pid_of, row_id
 from accelctl.tui.table import Column
 from accelctl.tui.views.view import View, tallest
 
@@ -40,8 +40,7 @@ def _engines(moment: Moment, row: Row, width: int) -> Line:
 
 def queues(moment: Moment, row: Row) -> list[QueueLevel]:
     """Those that are for it, as far as anybody says whose they are."""
-    whose = f"pid {row.pid} "
-    return [queue for queue in moment.snapshot.queues if queue.process.startswith(whose)]
+    return [queue for queue in moment.snapshot.queues if pid_of(queue.process) == row.pid]
 
 
 def _in_flight(moment: Moment, row: Row) -> int | None:
